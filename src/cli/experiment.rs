@@ -13,11 +13,16 @@ use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::room::Room;
 use crate::lab::experiment::runner::{Made, Runner, signals};
+use crate::lab::memory::file::Study;
+use crate::lab::memory::make::make;
+use crate::lab::memory::part::Frame;
 use crate::lab::report::command_line;
 use crate::observe::console::{self, print_line, say};
+use crate::observe::machine::machine;
 use crate::observe::result::Status;
 
-/// Compares ways to survive failures: runs every arm, draws one report.
+/// Compares ways to survive failures: runs every arm, draws one report. Of a file of measures
+/// (configs/experiment/memory-*.toml): does them, and draws theirs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The experiment file (configs/experiment/*.toml).
@@ -51,11 +56,13 @@ impl From<std::io::Error> for Failure {
 
 fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let changes = &args.changes;
+    if let Some((study, text)) = Study::load(&args.experiment).map_err(Failure::Usage)? {
+        return measure(args, &study, &text);
+    }
     let (experiment, text) = Experiment::load(&args.experiment).map_err(Failure::Usage)?;
     let experiment = experiment.with(changes).map_err(Failure::Usage)?;
     let plan = experiment.plan(changes);
-    let stem = args.experiment.file_stem().unwrap_or_default();
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem));
+    let out = out(args);
     let _place = Place::take(&out)?.map_err(Failure::Usage)?;
     let runner = Runner {
         program: std::env::current_exe()?,
@@ -87,6 +94,31 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     make_all(&runner, &plan, index, &mut signals)
+}
+
+/// Where everything goes.
+fn out(args: &Args) -> PathBuf {
+    let stem = args.experiment.file_stem().unwrap_or_default();
+    args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem))
+}
+
+/// Does the measures of a file.
+fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> {
+    if args.changes != Changes::default() {
+        let reason = "--set, --seeds, --seconds: of runs, and this file has measures: change it";
+        return Err(Failure::Usage(reason.into()));
+    }
+    let out = out(args);
+    let _place = Place::take(&out)?.map_err(Failure::Usage)?;
+    let frame = Frame { study, text, command: &command_line(), machine: machine() };
+    for part in make(&frame, &out).map_err(Failure::Usage)? {
+        print_line!("{}. {}", part.title, part.source.words());
+        for (table, _) in &part.tables {
+            print_line!("{}", table.text());
+        }
+    }
+    print_line!("report: {}", out.join(REPORT_FILE).shown());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn make_all(

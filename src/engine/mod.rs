@@ -28,6 +28,7 @@ use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
 use cuda::convolutions::Precision;
+use memory::arrange::Choice;
 use memory::far::Place;
 use memory::limits::Limits;
 use memory::shown::MemoryPlan;
@@ -264,6 +265,22 @@ pub fn memory_plan(
             cuda::executor::Executor::new(model, device, &[], limits)?.memory_plan(batch.max(1))
         }
     }
+}
+
+/// All that the planner could do with a micro-batch within the budget of these limits, by guessed
+/// prices: with fewer bytes of the far tier it takes longer. Allocates nothing.
+///
+/// # Errors
+/// The budget is too low, or nothing can be planned.
+pub fn memory_choices(
+    (graph, layout): (&Graph, &Layout),
+    precision: &str,
+    batch: usize,
+    threads: usize,
+    limits: &Limits,
+) -> Result<Vec<Choice>, EngineError> {
+    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
+    engine.within(limits.clone()).choices(batch.max(1))
 }
 
 /// Bytes of the near tier, copies of weights included, without which a micro-batch of training

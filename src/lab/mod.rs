@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod experiment;
 pub mod fleet;
 pub mod keys;
+pub mod memory;
 pub mod memory_plan;
 pub mod probe_mpi;
 pub mod report;

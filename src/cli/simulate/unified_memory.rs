@@ -5,11 +5,9 @@ use std::process::ExitCode;
 
 use super::super::arguments::print_json;
 use crate::config::MemoryPolicy;
-use crate::lab::report::{NONE, Table, command_line};
-use crate::lab::unified_memory::actions::{self, Setting, units};
-use crate::lab::unified_memory::designs::{self, Design};
-use crate::lab::unified_memory::sweeps::{self, AGREE, LOADS, Sweep};
-use crate::lab::unified_memory::{SIMULATES, published};
+use crate::lab::report::command_line;
+use crate::lab::unified_memory::actions::{self, Setting};
+use crate::lab::unified_memory::{SIMULATES, designs, published, sweeps, tables};
 use crate::observe::console::{self, print_line};
 use crate::observe::event::name_of;
 
@@ -62,93 +60,22 @@ fn print_actions(policy: MemoryPolicy, rows: &[actions::Row]) {
         "The ten actions (Negishi et al., Fig. 3): who is gone after one unit too many; {}.",
         name_of(&policy)
     );
-    let head = ["action", "gone", "in the paper", "act", "overcommit"].map(String::from);
-    let touched = actions::TOUCHED.map(|unit| format!("touch x[{unit}]"));
-    let mut table = Table::new(head.into_iter().chain(touched));
-    for row in rows {
-        let seconds = &row.seconds;
-        let times = [seconds.act, seconds.overcommit].into_iter().chain(seconds.touch);
-        let names =
-            [format!("{:>2} {}", row.action, row.calls), units(&row.evicted), units(row.paper)];
-        let times = times.map(|seconds| format!("{seconds:.2} s"));
-        table.row(names.into_iter().chain(times).collect::<Vec<String>>());
-    }
-    console::print_text(&table.text());
-    let same = rows.iter().filter(|row| row.as_in_paper()).count();
-    print_line!(
-        "{same} of {} as in the paper. Each touch is of a run of its own: touching what is gone \
-         makes another go.\nSeconds are modelled: 25 GB/s each way, 40 ms for a fault of 2 MiB and \
-         0.2 s to touch a GiB on the card, after the paper's words; filling is left out.\n",
-        rows.len()
-    );
-}
-
-/// A head with a column for each load.
-fn with_loads(first: &str) -> Vec<String> {
-    let loads = LOADS.map(|hundredths| format!("{}", hundredths as f64 / 100.0));
-    std::iter::once(first.to_string()).chain(loads).collect()
+    console::print_text(&tables::actions(rows).text());
+    print_line!("{}\n", tables::about_actions(rows));
 }
 
 fn print_sweeps(rows: &[sweeps::Row]) {
     print_line!("Share of touches that miss in sweeps over X units, room for C; by X/C.");
-    let head = with_loads("sweep, policy").into_iter().chain(["off by".into()]);
-    let mut table = Table::new(head);
-    for own in rows.chunk_by(|a, b| (a.sweep, a.policy) == (b.sweep, b.policy)) {
-        let sweep = match own[0].sweep {
-            Sweep::Cyclic => "forward",
-            Sweep::ForwardBackward => "forward, backward",
-        };
-        let off = own.iter().map(|row| (row.miss - row.closed_form).abs()).fold(0.0, f64::max);
-        let mut cells = vec![format!("{sweep}, {}", name_of(&own[0].policy))];
-        cells.extend(own.iter().map(|row| format!("{:.3}", row.miss)));
-        cells.push(format!("{off:.4}{}", if off > AGREE { " !" } else { "" }));
-        table.row(cells);
-    }
-    console::print_text(&table.text());
-    print_line!(
-        "off by: largest difference from the formulas. Forward alone: 1, optimum 1 - C/X. Both \
-         ways: driver max(1/2, 1 - C/X), lru and belady 1 - C/X.\n"
-    );
+    console::print_text(&tables::sweeps(rows).text());
+    print_line!("{}\n", tables::ABOUT_SWEEPS);
 }
 
 fn print_designs(rows: &[designs::Row]) {
     print_line!("Share of touches that miss, in a step of training; by X/C.");
-    print_matrix(rows, None, |row| format!("{:.3}", row.miss));
+    print_line!("{}", tables::misses(rows).text());
     print_line!("What crosses the link in a step, towards the card and away from it, in X.");
-    print_matrix(rows, None, |row| format!("{:.2} {:.2}", row.to_gpu, row.to_cpu));
+    print_line!("{}", tables::crossings(rows).text());
     print_line!("Modelled time of a step, as a multiple of one in core; its inverse is images/s.");
-    let plain = LOADS.map(|load| if load > 100 { NONE.into() } else { "1.00".into() });
-    print_matrix(rows, Some(("plain memory", plain)), |row| format!("{:.2}", row.time));
-    print_line!(
-        "One unit a layer, written forward, read backward and then worth nothing, at one address \
-         for the whole run; direct instruction discards it too.\nA layer computes each way for as \
-         long as its unit takes over the link (25 GB/s); a fault of 2 MiB takes 1.5 ms, so that \
-         full dependence is ten times slower at one miss in two; a call takes 10 us."
-    );
-}
-
-fn print_matrix(
-    rows: &[designs::Row],
-    first: Option<(&str, [String; LOADS.len()])>,
-    cell: impl Fn(&designs::Row) -> String,
-) {
-    let mut table = Table::new(with_loads("design, policy"));
-    if let Some((name, cells)) = first {
-        table.row(std::iter::once(name.into()).chain(cells).collect::<Vec<String>>());
-    }
-    for own in rows.chunk_by(|a, b| (a.design, a.policy) == (b.design, b.policy)) {
-        let name = format!("{}, {}", design_name(own[0].design), name_of(&own[0].policy));
-        table.row(std::iter::once(name).chain(own.iter().map(&cell)).collect::<Vec<String>>());
-    }
-    print_line!("{}", table.text());
-}
-
-fn design_name(design: Design) -> &'static str {
-    match design {
-        Design::Direct => "direct instruction",
-        Design::Division => "division, order by prefetching all",
-        Design::DivisionInPlace => "division, no-op prefetch after use",
-        Design::DivisionWithDiscard => "the same, with discard",
-        Design::Full => "full dependence",
-    }
+    print_line!("{}", tables::times(rows).text());
+    print_line!("{}", tables::ABOUT_TIMES);
 }

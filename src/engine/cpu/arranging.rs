@@ -6,7 +6,7 @@ use super::moving::Moving;
 use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
-use crate::engine::memory::arrange::{Arranged, arrange, guessed, least};
+use crate::engine::memory::arrange::{Arranged, Choice, arrange, choices, guessed, least};
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::outlook::{Compared, Outlook};
 use crate::engine::memory::schedule::Costs;
@@ -57,6 +57,13 @@ impl Machine {
             self.planned(batch, Direction::Training)?;
         let (graph, limits) = (&self.graph, &self.limits);
         Ok(MemoryPlan::within(&draft, graph, limits, arranged, weights_bytes))
+    }
+
+    /// All that the planner could do within the budget, by guessed prices.
+    pub fn choices(&self, batch: usize) -> Result<Vec<Choice>, EngineError> {
+        let Planned { draft, weights_bytes, .. } = self.planned(batch, Direction::Training)?;
+        let budget = self.limits.budget_bytes.map_or(usize::MAX, |budget| budget - weights_bytes);
+        Ok(choices(&draft, &guessed(&draft), budget))
     }
 
     /// The program that takes the least of the near tier, its draft in core, and as it runs.

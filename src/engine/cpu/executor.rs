@@ -3,6 +3,7 @@
 use super::machine::{Held, Machine};
 use crate::engine::compute::{Compute, Watch};
 use crate::engine::error::EngineError;
+use crate::engine::memory::arrange::Choice;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::Outlook;
@@ -73,6 +74,11 @@ impl Executor {
     /// What would become of the values of training, by guessed prices. Allocates nothing.
     pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
         self.machine.memory_plan(batch)
+    }
+
+    /// All that the planner could do within the budget, by guessed prices. Allocates nothing.
+    pub fn choices(&self, batch: usize) -> Result<Vec<Choice>, EngineError> {
+        self.machine.choices(batch)
     }
 
     #[cfg(test)]

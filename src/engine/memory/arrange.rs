@@ -95,6 +95,41 @@ fn planned(
     Ok(Arranged::of(uses, &fitted.turns(uses, costs), costs))
 }
 
+/// A way to keep a budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// Bytes of the far tier.
+    pub far_bytes: usize,
+    /// What a micro-batch should take.
+    pub seconds: f64,
+}
+
+/// All that the planner could do within a budget, by the bytes of the far tier: less of them take
+/// longer.
+pub fn choices(draft: &Draft, costs: &Costs, budget_bytes: usize) -> Vec<Choice> {
+    let uses = Uses::of(draft);
+    let mut choices = Vec::new();
+    for fates in [&[Fate::Swap, Fate::Recompute][..], &[Fate::Swap], &[Fate::Recompute]] {
+        for candidate in planner::family(&uses, costs, fates) {
+            let (draft, far_bytes) = rewritten(draft, &candidate.turns(&uses, costs));
+            if draft.place().arena_bytes <= budget_bytes {
+                choices.push(Choice { far_bytes, seconds: candidate.forecast.seconds });
+            }
+        }
+    }
+    let by = |a: &Choice, b: &Choice| {
+        a.far_bytes.cmp(&b.far_bytes).then(a.seconds.total_cmp(&b.seconds))
+    };
+    choices.sort_by(by);
+    let mut best_seconds = f64::INFINITY;
+    choices.retain(|choice| {
+        let is_quicker = choice.seconds < best_seconds;
+        best_seconds = best_seconds.min(choice.seconds);
+        is_quicker
+    });
+    choices
+}
+
 /// Room that is tried for a pager before its values have places within a budget.
 const ROOMS_MAX: usize = 16;
 

@@ -51,6 +51,17 @@ pub struct Spell {
     pub to_seconds: f64,
 }
 
+/// When most bytes live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peak {
+    /// Doing what.
+    pub work: Work,
+    /// For which of `MemoryPlan::layers`.
+    pub layer: usize,
+    /// So many.
+    pub bytes: u64,
+}
+
 /// A schedule, played.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Played {
@@ -64,6 +75,8 @@ pub struct Played {
     pub copies: [Vec<Spell>; 2],
     /// Bytes that live from a second on.
     pub live: Vec<(f64, u64)>,
+    /// What holds most; the first of equals.
+    pub peak: Peak,
 }
 
 /// What becomes of the values of a micro-batch.
@@ -180,6 +193,7 @@ impl Played {
         let profile = profile(uses, turns, &lives(uses, turns));
         let (mut computing, mut copies, mut live) = (Vec::new(), [const { Vec::new() }; 2], vec![]);
         let layers = layers(uses.draft);
+        let mut peak = Peak { work: Work::Forward, layer: 0, bytes: 0 };
         for (moment, bytes) in play(uses, turns, costs).zip(profile) {
             live.push((moment.from_seconds, bytes as u64));
             let (mut from_seconds, mut to_seconds) = (moment.from_seconds, moment.to_seconds);
@@ -199,9 +213,13 @@ impl Played {
                 }
             };
             lane.push(Spell { work, layer, from_seconds, to_seconds });
+            let bytes = bytes as u64;
+            if bytes > peak.bytes {
+                peak = Peak { work, layer, bytes };
+            }
         }
         let forecast = forecast(uses, turns, costs);
         live.push((forecast.seconds, 0));
-        Self { places_bytes, forecast, computing, copies, live }
+        Self { places_bytes, forecast, computing, copies, live, peak }
     }
 }

@@ -372,7 +372,8 @@ fn add_up(spells: &[Spell], counts: impl Fn(Work) -> bool) -> f64 {
 }
 
 fn check_played(played: &Played, costs: &Costs) {
-    let Played { forecast, computing, copies, live, places_bytes } = played;
+    let Played { forecast, computing, copies, live, places_bytes, peak } = played;
+    assert_eq!(Some(peak.bytes), live.iter().map(|(_, bytes)| *bytes).max());
     let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-9 * forecast.seconds, "{a} {b}");
     near(add_up(computing, |_| true), forecast.seconds);
     near(add_up(computing, |work| work == Work::Again), forecast.again);

@@ -181,6 +181,29 @@ fn taken(
     Ok((held.activations_bytes + held.weights_bytes, held.weights_bytes, saved_bytes))
 }
 
+/// A worker within limits that has computed until its memory is there and its plan stays; and what
+/// the plan expects, of modes that expect anything.
+///
+/// # Errors
+/// What the engine says.
+pub fn settled(
+    (shape, device): (&Shape, &Device),
+    limits: &Limits,
+    asked_to_end: &dyn Fn() -> bool,
+) -> Result<(Ours, Option<Expected>), String> {
+    let mut ours = Ours::open(shape, device, limits)?;
+    let mut expected: Option<Expected> = None;
+    for _ in 0..SETTLING_MAX {
+        ours.step()?;
+        expected = ours.engine.take_expected().pop().or(expected);
+        let stays = expected.is_some_and(|of| of.took_seconds.is_some());
+        if stays || !limits.mode.recomputes() || asked_to_end() {
+            break;
+        }
+    }
+    Ok((ours, expected))
+}
+
 /// A step within a budget.
 struct Within {
     name: String,
@@ -189,21 +212,12 @@ struct Within {
 }
 
 impl Within {
-    /// Computes until its plan stays.
     fn settled(
         (shape, device): (&Shape, &Device),
         (name, limits): (String, &Limits),
         runs: &Runs,
     ) -> Result<Self, String> {
-        let mut ours = Ours::open(shape, device, limits)?;
-        let mut expected: Option<Expected> = None;
-        for _ in 0..SETTLING_MAX {
-            ours.step()?;
-            expected = ours.engine.take_expected().pop().or(expected);
-            if runs.asked_to_end() || expected.is_some_and(|of| of.took_seconds.is_some()) {
-                break;
-            }
-        }
+        let (ours, expected) = settled((shape, device), limits, &|| runs.asked_to_end())?;
         let expected = expected.ok_or("the engine has not planned memory")?;
         Ok(Self { name, ours, expected })
     }

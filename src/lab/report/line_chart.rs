@@ -93,6 +93,11 @@ pub enum XAxis {
         /// Of what.
         label: String,
     },
+    /// Plain numbers, from 0.
+    Numbers {
+        /// What they are.
+        label: String,
+    },
     /// Sizes from a smallest one (above 0) on, every factor of ten as wide as any other.
     Logarithmic {
         /// The smallest.
@@ -318,7 +323,7 @@ impl LineChart {
     fn x_label(&self) -> String {
         let (_, unit) = self.x_unit();
         match &self.x_axis {
-            XAxis::Logarithmic { label, .. } => label.clone(),
+            XAxis::Logarithmic { label, .. } | XAxis::Numbers { label } => label.clone(),
             XAxis::Shares { label } => format!("{label} / {unit}"),
             XAxis::Steps => "committed steps".to_string(),
             XAxis::Epochs => "epochs".to_string(),

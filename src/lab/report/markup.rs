@@ -91,6 +91,23 @@ pub fn figure(drawing: &str, caption: &str) -> String {
     format!("<figure>\n{drawing}<figcaption>{caption}</figcaption>\n</figure>\n")
 }
 
+/// What the parts of bars are: names and CSS classes.
+pub fn keys(parts: &[(String, &'static str)]) -> String {
+    let key = |(name, class): &(String, &str)| {
+        format!(
+            "<span><svg viewBox=\"0 0 14 14\" class=\"key\"><rect class=\"part {class}\" \
+             width=\"14\" height=\"14\"/></svg>{}</span>",
+            escape(name)
+        )
+    };
+    match parts {
+        [] => String::new(),
+        parts => {
+            format!("<p class=\"keys\">{}</p>\n", parts.iter().map(key).collect::<String>())
+        }
+    }
+}
+
 /// What there is to say of one thing, a line for each; values are HTML.
 pub fn facts(caption: &str, facts: &[(&str, String)]) -> String {
     let row =

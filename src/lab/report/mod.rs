@@ -9,7 +9,7 @@ use crate::observe::ledger::Entry;
 use crate::observe::result::RunResult;
 
 mod axis;
-mod bar_chart;
+pub mod bar_chart;
 pub mod compare;
 mod curves;
 mod drawing;
@@ -30,7 +30,7 @@ pub mod summary;
 pub mod svg;
 pub mod tables;
 
-pub use markup::{NONE, Table, document as page_of, figure, svg_file};
+pub use markup::{NONE, Table, document as page_of, figure, keys, svg_file};
 pub use page::render as html;
 
 /// What a run had for pages of files.

@@ -128,6 +128,13 @@ pub struct Setting {
     pub hint: Option<Hint>,
 }
 
+/// The paper's.
+impl Default for Setting {
+    fn default() -> Self {
+        Self { units: 14, unit_size: Bytes(1 << 30), hint: None }
+    }
+}
+
 fn unit_size(text: &str) -> Result<Bytes, String> {
     let size = text.parse::<Bytes>().ok().filter(|size| (1..=UNIT_BYTES_MAX).contains(&size.0));
     size.ok_or_else(|| format!("write a size such as \"1GiB\", up to {}", Bytes(UNIT_BYTES_MAX)))

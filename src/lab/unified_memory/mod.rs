@@ -8,6 +8,7 @@ pub mod card;
 pub mod designs;
 pub mod pager;
 pub mod sweeps;
+pub mod tables;
 
 use crate::config::MemoryPolicy;
 
