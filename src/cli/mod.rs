@@ -20,6 +20,8 @@ mod audit;
 mod bench;
 mod chaos;
 pub mod checkpoint;
+mod completions;
+mod config;
 mod copy;
 mod data;
 mod doctor;
@@ -27,6 +29,7 @@ mod evaluate;
 mod experiment;
 mod guard;
 mod launch;
+mod man;
 mod model;
 mod predict;
 mod probe;
@@ -87,6 +90,13 @@ enum Command {
     Predict(predict::Args),
     /// Says whether recovery works here, and what to do where it does not
     Doctor(doctor::Args),
+    /// Says what can be configured, what a key means, and what a run would have
+    #[command(subcommand)]
+    Config(config::Args),
+    /// Prints what makes a shell complete this command line
+    Completions(completions::Args),
+    /// Prints a manual page
+    Man(man::Args),
     /// Watches one rank and kills it when it hangs (started by the rank)
     #[command(hide = true)]
     Guard(guard::Args),
@@ -176,6 +186,9 @@ fn run(command: &Command) -> ExitCode {
         Command::Evaluate(args) => evaluate::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Config(args) => config::run(args),
+        Command::Completions(args) => completions::run(args, self::command()),
+        Command::Man(args) => man::run(args, self::command()),
     };
     console::conclude(printed)
 }

@@ -36,13 +36,11 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A key nobody reads.
-    #[error("unknown key `{}`; {hint}", key.shown())]
-    UnknownKey {
-        /// The full key.
-        key: String,
-        /// The nearest known one, or all of them.
-        hint: String,
+    /// Keys nobody reads: all that there are.
+    #[error("{}", listed(keys))]
+    UnknownKeys {
+        /// Each full key, and the nearest known one, or what to do instead.
+        keys: Vec<(String, String)>,
     },
     /// A value of the wrong type or spelling.
     #[error("`{} = {value}`: {}; write for example {example}", key.shown(), reason.shown())]
@@ -66,6 +64,11 @@ pub enum ConfigError {
         /// Why, and what to write instead.
         reason: String,
     },
+}
+
+fn listed(keys: &[(String, String)]) -> String {
+    let lines = keys.iter().map(|(key, hint)| format!("unknown key `{}`; {hint}", key.shown()));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Refuses a key with its value and what to write instead.

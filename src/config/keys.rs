@@ -3,6 +3,7 @@
 
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor, value::Error};
 
+use super::foreign;
 use super::{
     Checkpoint, Config, Data, Device, Evaluation, Faults, Memory, Model, Observe, Optimizer,
     PlannedFault, Recovery, Run, Schedule, Staging, Train,
@@ -84,15 +85,58 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name)
 }
 
-/// The full key nearest to an unknown `section.key`: in its own section first, then anywhere.
-pub fn nearest_key(section: &str, key: &str) -> Option<String> {
-    if let Some(name) = nearest(key, keys_of(section).iter().copied()) {
-        return Some(format!("{section}.{name}"));
+/// Every key, as `section.name`.
+pub fn all() -> impl Iterator<Item = String> {
+    let of = |section: &&'static str| {
+        let section = *section;
+        keys_of(section).iter().map(move |name| format!("{section}.{name}"))
+    };
+    sections().iter().flat_map(of)
+}
+
+/// The keys of this name in whatever section.
+fn named(name: &str) -> Vec<String> {
+    all().filter(|key| key.rsplit('.').next() == Some(name)).collect()
+}
+
+/// What somebody may have meant who typed an unknown key, and what to write. `section`: where it
+/// was typed, if that is a section.
+pub fn hint(section: Option<&str>, name: &str) -> String {
+    let name = name.trim_start_matches('-');
+    let meant = |keys: &[String]| {
+        let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+        format!("did you mean {}?", keys.join(" or "))
+    };
+    if let Some(words) = foreign::instead(name) {
+        return words.to_owned();
     }
-    sections()
-        .iter()
-        .find(|other| keys_of(other).contains(&key))
-        .map(|other| format!("{other}.{key}"))
+    if let Some(key) = foreign::key(name) {
+        return meant(&[key.to_owned()]);
+    }
+    let elsewhere = named(name);
+    if !elsewhere.is_empty() {
+        return meant(&elsewhere);
+    }
+    let of_section = section.map_or(&[][..], keys_of);
+    if let (Some(section), Some(near)) = (section, nearest(name, of_section.iter().copied())) {
+        return meant(&[format!("{section}.{near}")]);
+    }
+    let names = sections().iter().flat_map(|section| keys_of(section)).copied();
+    match (section, nearest(name, names)) {
+        (None, Some(near)) => meant(&named(near)),
+        (Some(section), _) if !of_section.is_empty() => {
+            format!("[{section}] knows {}", of_section.join(", "))
+        }
+        _ => "`kintsugi config keys` lists all".to_owned(),
+    }
+}
+
+/// What somebody may have meant who typed an unknown section.
+pub fn hint_of_section(typed: &str) -> String {
+    match nearest(typed, sections().iter().copied()) {
+        Some(name) => format!("did you mean the section [{name}]?"),
+        None => format!("the sections are {}", sections().join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -111,9 +155,18 @@ mod tests {
 
     #[test]
     fn a_slip_of_the_finger_finds_its_key() {
-        assert_eq!(nearest_key("train", "global_bacth").as_deref(), Some("train.global_batch"));
-        assert_eq!(nearest_key("train", "ranks").as_deref(), Some("run.ranks"));
-        assert_eq!(nearest("optimiser", sections().iter().copied()), Some("optimizer"));
-        assert_eq!(nearest_key("train", "qqqq"), None);
+        for (section, name, meant) in [
+            (Some("train"), "global_bacth", "did you mean `train.global_batch`?"),
+            (Some("train"), "ranks", "did you mean `run.ranks`?"),
+            (Some("train"), "batch_size", "did you mean `train.global_batch`?"),
+            (None, "lr", "did you mean `optimizer.learning_rate`?"),
+            (None, "lable_smoothing", "did you mean `train.label_smoothing`?"),
+            (None, "every", "did you mean `evaluation.every` or `checkpoint.every`?"),
+            (None, "qqqq", "`kintsugi config keys` lists all"),
+        ] {
+            assert_eq!(hint(section, name), meant);
+        }
+        assert!(hint(Some("run"), "qqqq").starts_with("[run] knows name, seed"));
+        assert_eq!(hint_of_section("optimiser"), "did you mean the section [optimizer]?");
     }
 }

@@ -1,6 +1,7 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
-//! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
-//! values make sense, `effect`: which can do something, `pictures`: those of how
+//! refuses with the key, the value and what to write instead (`keys`: which exist,
+//! `foreign`: what they are called elsewhere, `manual`: what is told of each, `check`: which values
+//! make sense, `effect`: which can do something, `pictures`: those of how
 //! pictures are looked at); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means, `variates` draws from it with the
 //! functions of `exact`; `shown` makes names fit for a terminal; `paths` makes them absolute;
@@ -20,9 +21,11 @@ mod effect_tests;
 mod error;
 pub mod exact;
 mod faults;
+mod foreign;
 pub mod identity;
 mod keys;
 mod look;
+pub mod manual;
 mod memory;
 pub mod parse;
 pub mod paths;

@@ -111,16 +111,17 @@ fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
     Ok(table)
 }
 
-/// Puts one `section.key=value`, or `section.key.part=value`, into the table.
+/// Puts one `section.key=value`, or `section.key.part=value`, into the table. One without a section
+/// is put there too: as an unknown key it is refused with the right one.
 fn apply_override(mut table: &mut Table, text: &str) -> Result<(), ConfigError> {
     let refuse = |reason| ConfigError::Override { text: text.to_owned(), reason };
     let (key, value) = text.split_once('=').ok_or_else(|| refuse("there is no `=`"))?;
-    let (path, name) =
-        key.trim().rsplit_once('.').ok_or_else(|| refuse("the key names no section"))?;
-    if name.is_empty() || path.split('.').any(str::is_empty) {
+    let key = key.trim();
+    if key.split('.').any(str::is_empty) {
         return Err(refuse("the key is not complete"));
     }
-    for part in path.split('.') {
+    let (path, name) = key.rsplit_once('.').unwrap_or(("", key));
+    for part in path.split('.').filter(|part| !part.is_empty()) {
         let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
         let Value::Table(entry) = entry else {
             return Err(refuse("the file gives a plain value where this section belongs"));
@@ -142,22 +143,13 @@ fn override_value(text: &str) -> Value {
 
 /// The whole table as a `Config`. Each key is tried alone first, so that an error names it.
 fn typed(table: Table) -> Result<Config, ConfigError> {
+    let unknown = unknown_keys(&table);
+    if !unknown.is_empty() {
+        return Err(ConfigError::UnknownKeys { keys: unknown });
+    }
     for (section, content) in &table {
-        if !keys::sections().contains(&section.as_str()) {
-            return Err(unknown_section(section));
-        }
-        let Value::Table(content) = content else {
-            return Err(ConfigError::BadValue {
-                key: section.clone(),
-                value: content.to_string(),
-                reason: "this is a section".into(),
-                example: format!("[{section}] on a line of its own, its keys below"),
-            });
-        };
+        let Value::Table(content) = content else { return Err(no_section(section, content)) };
         for (key, value) in content {
-            if !keys::keys_of(section).contains(&key.as_str()) {
-                return Err(unknown_key(section, key));
-            }
             match (section.as_str(), key.as_str(), value) {
                 ("faults", "plan", Value::Array(plan)) => check_fault_plan(plan)?,
                 _ => check_value(section, key, value)?,
@@ -177,35 +169,75 @@ fn typed(table: Table) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn unknown_section(section: &str) -> ConfigError {
-    let hint = match keys::nearest(section, keys::sections().iter().copied()) {
-        Some(name) => format!("did you mean the section [{name}]?"),
-        None => format!("the sections are {}", keys::sections().join(", ")),
-    };
-    ConfigError::UnknownKey { key: section.to_owned(), hint }
+/// Keys and sections that nobody reads, each with what may have been meant.
+fn unknown_keys(table: &Table) -> Vec<(String, String)> {
+    let mut unknown = Vec::new();
+    for (section, content) in table {
+        let is_known = keys::sections().contains(&section.as_str());
+        match content {
+            Value::Table(content) if is_known => {
+                let known = keys::keys_of(section);
+                let others = content.keys().filter(|key| !known.contains(&key.as_str()));
+                unknown.extend(
+                    others.map(|key| (format!("{section}.{key}"), keys::hint(Some(section), key))),
+                );
+            }
+            Value::Table(_) if !is_known => {
+                unknown.push((section.clone(), keys::hint_of_section(section)));
+            }
+            _ if !is_known => unknown.push((section.clone(), keys::hint(None, section))),
+            _ => {}
+        }
+    }
+    unknown.extend(unknown_of_plan(table));
+    unknown
 }
 
-fn unknown_key(section: &str, key: &str) -> ConfigError {
-    let hint = match keys::nearest_key(section, key) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => format!("[{section}] knows {}", keys::keys_of(section).join(", ")),
+/// Those of planned faults.
+fn unknown_of_plan(table: &Table) -> Vec<(String, String)> {
+    let plan = table.get("faults").and_then(|faults| faults.get("plan"));
+    let plan = plan.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let of = |(index, fault): (usize, &Value)| {
+        let keys: Vec<String> =
+            fault.as_table().into_iter().flat_map(Table::keys).cloned().collect();
+        let others = keys.into_iter().filter(|key| !keys::fault_keys().contains(&key.as_str()));
+        let told = others.map(move |name| {
+            let hint = match keys::nearest(&name, keys::fault_keys().iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("a planned fault knows {}", keys::fault_keys().join(", ")),
+            };
+            (format!("faults.plan[{index}].{name}"), hint)
+        });
+        told.collect::<Vec<_>>()
     };
-    ConfigError::UnknownKey { key: format!("{section}.{key}"), hint }
+    plan.iter().enumerate().flat_map(of).collect()
+}
+
+/// A plain value where a section belongs: `optimizer = "adamw"`.
+fn no_section(section: &str, value: &Value) -> ConfigError {
+    let example = match keys::keys_of(section).contains(&"name") && value.is_str() {
+        true => format!("{section}.name = {value}"),
+        false => format!("[{section}] on a line of its own, its keys below"),
+    };
+    let (key, value) = (section.to_owned(), value.to_string());
+    ConfigError::BadValue { key, value, reason: "this is a section".into(), example }
 }
 
 /// Tries one key alone: all others have defaults.
 fn check_value(section: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
-    let alone = Table::from_iter([(key.to_owned(), value.clone())]);
+    let Some(reason) = refusal_of(&format!("{section}.{key}"), value) else { return Ok(()) };
+    let example = format!("{section}.{key} = {}", example_value(section, key, &reason));
+    let key = format!("{section}.{key}");
+    Err(ConfigError::BadValue { key, value: value.to_string(), reason, example })
+}
+
+/// Why the schema takes no such value of a key alone.
+pub(super) fn refusal_of(key: &str, value: &Value) -> Option<String> {
+    let (section, name) = key.split_once('.')?;
+    let alone = Table::from_iter([(name.to_owned(), value.clone())]);
     let whole = Table::from_iter([(section.to_owned(), Value::Table(alone))]);
-    match Value::Table(whole).try_into::<Config>() {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let reason = plain_reason(error.message());
-            let example = format!("{section}.{key} = {}", example_value(section, key, &reason));
-            let key = format!("{section}.{key}");
-            Err(ConfigError::BadValue { key, value: value.to_string(), reason, example })
-        }
-    }
+    let refused = Value::Table(whole).try_into::<Config>().err()?;
+    Some(plain_reason(refused.message()))
 }
 
 fn check_fault_plan(plan: &[Value]) -> Result<(), ConfigError> {
@@ -218,15 +250,8 @@ fn check_fault_plan(plan: &[Value]) -> Result<(), ConfigError> {
             reason,
             example: EXAMPLE.into(),
         };
-        let Value::Table(entry) = fault else {
+        if !fault.is_table() {
             return Err(bad(key, "a planned fault is a table".into()));
-        };
-        if let Some(name) = entry.keys().find(|k| !keys::fault_keys().contains(&k.as_str())) {
-            let hint = match keys::nearest(name, keys::fault_keys().iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("a planned fault knows {}", keys::fault_keys().join(", ")),
-            };
-            return Err(ConfigError::UnknownKey { key: format!("{key}.{name}"), hint });
         }
         let result = fault.clone().try_into::<super::PlannedFault>();
         result.map_err(|error| bad(key, plain_reason(error.message())))?;
@@ -253,7 +278,11 @@ fn plain_reason(message: &str) -> String {
     ] {
         text = text.replace(theirs, ours);
     }
-    text
+    // What a type is called in the program tells nobody anything.
+    match text.split_once("expected struct ") {
+        Some((before, _)) => format!("{before}expected a table in {{ }}"),
+        None => text,
+    }
 }
 
 /// What a right value looks like: the default, else one that fits what was expected.
@@ -276,4 +305,43 @@ fn example_value(section: &str, key: &str, reason: &str) -> String {
         _ => "\"...\"",
     }
     .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is written where something else belongs is refused in a user's words.
+    #[test]
+    fn no_refusal_names_a_type_of_the_program() {
+        let table = |name: &str| Value::Table(Table::from_iter([(name.into(), 1.into())]));
+        let values = [
+            Value::Boolean(true),
+            Value::Integer(-1),
+            Value::Float(1.5),
+            Value::String("?".into()),
+            Value::Array(Vec::new()),
+            Value::Array(vec![Value::Boolean(true)]),
+            table("x"),
+        ];
+        let is_word = |word: &str| {
+            let is_type = ["struct", "enum", "tuple", "newtype", "u8", "u32", "u64", "i64", "f64"];
+            let inner = word.chars().skip(1).any(|c| c.is_ascii_uppercase());
+            let camel = word.starts_with(|c: char| c.is_ascii_uppercase())
+                && inner
+                && word.chars().any(|c| c.is_ascii_lowercase());
+            is_type.contains(&word) || camel
+        };
+        let mut told = Vec::new();
+        for key in keys::all().filter(|key| key != "faults.plan") {
+            for value in &values {
+                let Some(refusal) = refusal_of(&key, value) else { continue };
+                let mut words = refusal.split(|c: char| !c.is_ascii_alphanumeric());
+                if let Some(word) = words.find(|word| is_word(word) && !word.ends_with("iB")) {
+                    told.push(format!("{key} = {value}: {word} in {refusal}"));
+                }
+            }
+        }
+        assert!(told.is_empty(), "{}", told.join("\n"));
+    }
 }

@@ -1,0 +1,249 @@
+//! What is told of each key: the table of `configs/README.md` (the one text that says what keys
+//! mean), what values they take and their defaults, asked of the schema itself. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use toml::{Table, Value};
+
+use super::{Config, foreign, keys, parse};
+
+const README: &str = include_str!("../../configs/README.md");
+
+/// A row of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The keys that it is about.
+    pub keys: Vec<&'static str>,
+    /// Their defaults, as they are written there.
+    pub default: &'static str,
+    /// What they mean; Markdown.
+    pub meaning: &'static str,
+}
+
+/// All rows, in the order in which they are written.
+pub fn rows() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+        let (_, after) = README.split_once("\n## Keys\n").unwrap_or_default();
+        let table = after.lines().skip_while(|line| !line.starts_with("| `"));
+        table.map_while(row).collect()
+    });
+    &ROWS
+}
+
+fn row(line: &'static str) -> Option<Row> {
+    let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.splitn(3, " | ");
+    let (names, default, meaning) = (cells.next()?, cells.next()?, cells.next()?);
+    let names = names.split('`').skip(1).step_by(2);
+    let keys = names.map(|name| name.trim_matches(['[', ']'])).collect();
+    Some(Row { keys, default, meaning })
+}
+
+/// All there is to say of one key.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Key {
+    /// `section.name`
+    pub key: String,
+    /// What may be written, with its unit.
+    pub value: String,
+    /// As TOML; where the schema has none, what the table says follows.
+    pub default: String,
+    /// What it means.
+    pub meaning: String,
+    /// Other keys that the meaning is about.
+    pub with: Vec<String>,
+}
+
+/// The names of all keys, `section.name`, in the schema's order.
+pub fn names() -> Vec<String> {
+    keys::all().collect()
+}
+
+/// Every key of the schema, section by section.
+pub fn all() -> Vec<Key> {
+    let defaults = defaults();
+    keys::all().map(|key| described(key, &defaults)).collect()
+}
+
+/// The key that is meant by its full name, by its name alone where only one section has it, or by
+/// what it is called elsewhere.
+///
+/// # Errors
+/// What may have been meant.
+pub fn find(typed: &str) -> Result<Key, String> {
+    let all = all();
+    let known = |key: &str| all.iter().find(|known| known.key == key).cloned();
+    let named: Vec<&Key> =
+        all.iter().filter(|known| known.key.rsplit('.').next() == Some(typed)).collect();
+    if let [only] = named.as_slice() {
+        return Ok((*only).clone());
+    }
+    if let Some(found) = known(typed).or_else(|| foreign::key(typed).and_then(known)) {
+        return Ok(found);
+    }
+    let hint = match typed.rsplit_once('.') {
+        Some((section, name)) => keys::hint(Some(section), name),
+        None => keys::hint(None, typed),
+    };
+    Err(format!("unknown key `{typed}`; {hint}"))
+}
+
+/// Those whose name, other names or meaning hold a word.
+pub fn search(word: &str) -> Vec<Key> {
+    let word = word.to_lowercase();
+    let holds = |text: &str| text.to_lowercase().contains(&word);
+    let others = |key: &str| foreign::names_of(key).iter().any(|name| *name == word);
+    let mut found = all();
+    found.retain(|key| holds(&key.key) || holds(&key.meaning) || others(&key.key));
+    found
+}
+
+fn defaults() -> BTreeMap<String, String> {
+    let table = Table::try_from(Config::default()).unwrap_or_default();
+    let mut defaults = BTreeMap::new();
+    for (section, content) in &table {
+        for (name, value) in content.as_table().into_iter().flatten() {
+            defaults.insert(format!("{section}.{name}"), value.to_string());
+        }
+    }
+    defaults
+}
+
+fn described(key: String, defaults: &BTreeMap<String, String>) -> Key {
+    let row = rows().iter().find(|row| row.keys.contains(&key.as_str()));
+    let with = row.map_or(&[][..], |row| &row.keys).iter().filter(|other| **other != key);
+    let alone = row.filter(|row| row.keys.len() == 1);
+    let follows = || alone.map_or_else(|| "unset".to_owned(), |row| row.default.replace('`', ""));
+    Key {
+        value: kind(&key),
+        default: defaults.get(&key).cloned().unwrap_or_else(follows),
+        meaning: row.map_or_else(String::new, |row| plain(row.meaning)),
+        with: with.map(|other| (*other).to_owned()).collect(),
+        key,
+    }
+}
+
+/// What a key takes, found by trying.
+fn kind(key: &str) -> String {
+    let takes = |value: Value| parse::refusal_of(key, &value).is_none();
+    let texts = |text: &str| takes(Value::String(text.into()));
+    let choices = parse::refusal_of(key, &Value::String("?".into())).and_then(|why| choices(&why));
+    let number = || match (takes(Value::Float(0.5)), takes(Value::Integer(4))) {
+        (true, _) => Some("a number"),
+        (false, true) => Some("a whole number"),
+        _ => None,
+    };
+    let list = |value: Value, n: usize| takes(Value::Array(vec![value; n]));
+    let words = match choices {
+        _ if key == "faults.plan" => "a list of tables",
+        Some(choices) => return choices,
+        None if takes(Value::Boolean(true)) => "true or false",
+        None if number().is_some() => number().unwrap_or_default(),
+        None if texts("?") => "a text, in quotes",
+        None if texts("100steps") => r#""epoch", or a length such as "100steps" or "30s""#,
+        None if texts("30s") => r#"a length of time, such as "30s" or "10m""#,
+        None if texts("4MiB") => r#"an amount of bytes, such as "4MiB""#,
+        None if texts("8MB/s") => r#"bytes a second, such as "8MB/s""#,
+        None if takes(Value::Table(Table::new())) => "a table, as below",
+        None if list(Value::String("respawn".into()), 1) => "a list of texts",
+        None if list(Value::Float(0.5), 1) => "a list of numbers",
+        None if list(Value::Float(0.5), 2) => "a list of two numbers",
+        None if list(Value::Float(0.5), 3) => "a list of three numbers",
+        None => "what is told below",
+    };
+    words.to_owned()
+}
+
+/// The choices that a refusal names.
+fn choices(refusal: &str) -> Option<String> {
+    let (_, listed) = refusal.split_once("expected one of ").or_else(|| {
+        let (_, listed) = refusal.split_once("expected ")?;
+        listed.starts_with('`').then_some(("", listed))
+    })?;
+    let names: Vec<String> =
+        listed.split('`').skip(1).step_by(2).map(|name| format!("\"{name}\"")).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Markdown as plain text: links lose where they lead to.
+fn plain(markdown: &str) -> String {
+    let (mut text, mut rest) = (String::new(), markdown);
+    while let Some((before, after)) = rest.split_once("](") {
+        let (lead, name) = before.rsplit_once('[').unwrap_or((before, ""));
+        text.push_str(lead);
+        text.push_str(name);
+        rest = after.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(key: &str) -> Key {
+        find(key).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The schema's keys are the table's, each in one row.
+    #[test]
+    fn every_key_has_one_row_and_every_row_its_keys() {
+        let mut written: Vec<String> =
+            rows().iter().flat_map(|row| &row.keys).map(|key| (*key).to_owned()).collect();
+        let mut known: Vec<String> = keys::all().collect();
+        written.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(written, known);
+        assert!(all().iter().all(|key| key.meaning.len() > 10), "a meaning is missing");
+    }
+
+    /// What the table says of defaults is what the schema has.
+    #[test]
+    fn the_tables_defaults_are_the_schemas() {
+        let mut others = Vec::new();
+        for row in rows().iter().filter(|row| row.keys.len() == 1) {
+            let (key, written) = (row.keys[0], row.default.replace('`', ""));
+            let (section, name) = key.split_once('.').unwrap();
+            let parsed = format!("[{section}]\n{name} = {written}\n").parse::<Table>();
+            let config = parsed.ok().and_then(|table| table.try_into::<Config>().ok());
+            let told = config.and_then(|config| Table::try_from(config).ok());
+            let is_unset = !defaults().contains_key(key) && written.starts_with("unset");
+            let is_same = is_unset || told == Table::try_from(Config::default()).ok();
+            others.extend((!is_same).then_some(key));
+        }
+        // Of these the schema has no value, or no line: the table says what follows.
+        let follow = ["train.owners", "recovery.ladder", "recovery.spares", "faults.plan"];
+        assert_eq!(others, follow);
+    }
+
+    #[test]
+    fn what_a_key_takes_is_found_by_trying() {
+        for (key, value) in [
+            ("train.global_batch", "a whole number"),
+            ("optimizer.learning_rate", "a number"),
+            ("data.augment", "true or false"),
+            ("recovery.time_limit", r#"a length of time, such as "30s" or "10m""#),
+            ("train.bucket", r#"an amount of bytes, such as "4MiB""#),
+            ("model.name", "a text, in quotes"),
+            ("optimizer.name", r#""sgd", "adamw", "lars""#),
+            ("optimizer.betas", "a list of two numbers"),
+            ("data.mean", "a list of three numbers"),
+        ] {
+            assert_eq!(of(key).value, value, "{key}");
+        }
+        let vague: Vec<_> = all().into_iter().filter(|key| key.value.ends_with("below")).collect();
+        let vague: Vec<_> = vague.iter().map(|key| key.key.as_str()).collect();
+        assert_eq!(vague, ["data.color_jitter", "data.throttle"]);
+    }
+
+    #[test]
+    fn a_key_is_found_by_what_people_call_it() {
+        assert_eq!(of("lr").key, "optimizer.learning_rate");
+        assert_eq!(of("global_batch").key, "train.global_batch");
+        assert_eq!(of("device.kind").key, "device.kind");
+        assert!(find("every").unwrap_err().contains("`evaluation.every` or `checkpoint.every`"));
+        assert!(search("momentum").iter().any(|key| key.key == "optimizer.momentum"));
+        assert_eq!(search("batch_size")[0].key, "train.global_batch");
+        assert_eq!(plain("a ([b](c/d.md)) `[1, 2]`"), "a (b) `[1, 2]`");
+    }
+}
