@@ -6,8 +6,11 @@ use super::moving::Moving;
 use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
-use crate::engine::memory::arrange::{Arranged, Choice, arrange, choices, guessed, least};
+use crate::engine::memory::arrange::{
+    Arranged, Choice, TooSmall, arrange, choices, guessed, least,
+};
 use crate::engine::memory::expected::Expected;
+use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::{Compared, Outlook};
 use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
@@ -34,18 +37,24 @@ impl Machine {
     /// Refuses a budget of the near tier that is too small for what is going to be computed, with
     /// the least that would do, and a spill folder without room for so many workers. Keeps nothing.
     pub fn check(&self, work: [(usize, Direction); 2], workers: u64) -> Result<(), EngineError> {
-        let mut most = (0, work[0]);
+        let mut most: Option<(usize, EngineError)> = None;
         for (samples, direction) in work {
-            let (program, _, arranged) = self.smallest(samples.max(1), direction)?;
-            let held = program.weights_bytes(&self.layout) + program.plan.arena_bytes;
-            most = if held > most.0 { (held, (samples, direction)) } else { most };
-            Moving::check(&self.limits, arranged.far_bytes * workers as usize)?;
+            let planned = match self.planned(samples.max(1), direction)? {
+                Ok(planned) => planned,
+                Err((wanted_bytes, refused)) => {
+                    if most.as_ref().is_none_or(|(most_bytes, _)| wanted_bytes > *most_bytes) {
+                        most = Some((wanted_bytes, refused));
+                    }
+                    continue;
+                }
+            };
+            Moving::check(&self.limits, planned.arranged.far_bytes * workers as usize)?;
         }
-        let (wanted_bytes, work) = most;
-        self.limits.check(work, wanted_bytes)
+        most.map_or(Ok(()), |(_, refused)| Err(refused))
     }
 
-    /// The smallest budget with which a micro-batch of training can be computed.
+    /// The smallest budget with which a micro-batch of training can be computed, where steps find
+    /// near what they touch.
     pub fn smallest_budget(&self, samples: usize) -> Result<usize, EngineError> {
         let (program, ..) = self.smallest(samples, Direction::Training)?;
         Ok(program.weights_bytes(&self.layout) + program.plan.arena_bytes)
@@ -54,14 +63,14 @@ impl Machine {
     /// What would become of the values of training, by guessed prices.
     pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let Planned { draft, arranged, weights_bytes, .. } =
-            self.planned(batch, Direction::Training)?;
+            self.fitting(batch, Direction::Training)?;
         let (graph, limits) = (&self.graph, &self.limits);
         Ok(MemoryPlan::within(&draft, graph, limits, arranged, weights_bytes))
     }
 
     /// All that the planner could do within the budget, by guessed prices.
     pub fn choices(&self, batch: usize) -> Result<Vec<Choice>, EngineError> {
-        let Planned { draft, weights_bytes, .. } = self.planned(batch, Direction::Training)?;
+        let Planned { draft, weights_bytes, .. } = self.fitting(batch, Direction::Training)?;
         let budget = self.limits.budget_bytes.map_or(usize::MAX, |budget| budget - weights_bytes);
         Ok(choices(&draft, &guessed(&draft), budget))
     }
@@ -86,25 +95,68 @@ impl Machine {
         Ok((program, draft, arranged))
     }
 
-    /// The same, refused where it does not fit.
-    fn planned(&self, batch: usize, direction: Direction) -> Result<Planned, EngineError> {
+    /// The same within the budget. `Ok(Err(_))`: it does not fit, with the least that would do.
+    fn planned(
+        &self,
+        batch: usize,
+        direction: Direction,
+    ) -> Result<Result<Planned, (usize, EngineError)>, EngineError> {
         let (program, draft, arranged) = self.smallest(batch, direction)?;
         let weights_bytes = program.weights_bytes(&self.layout);
-        let wanted_bytes = weights_bytes + program.plan.arena_bytes;
-        self.limits.check((batch, direction), wanted_bytes)?;
-        Ok(Planned { program, draft, arranged, weights_bytes })
+        let mut planned = Planned { program, draft, arranged, weights_bytes };
+        let wanted_bytes = weights_bytes + planned.program.plan.arena_bytes;
+        let budget = self.limits.budget_bytes.unwrap_or(usize::MAX);
+        if wanted_bytes <= budget {
+            return Ok(Ok(planned));
+        }
+        let limits = &self.limits.in_direction(direction);
+        let wanted_bytes = match self.remote(&planned, limits, budget) {
+            Ok(arranged) => {
+                planned.program.plan = arranged.draft.clone().place();
+                planned.arranged = arranged;
+                return Ok(Ok(planned));
+            }
+            Err(TooSmall { wanted_bytes }) => wanted_bytes,
+        };
+        let plan =
+            MemoryPlan::of(&planned.draft, &self.graph, &planned.arranged, planned.weights_bytes);
+        let refused = self.limits.refusal((batch, direction), wanted_bytes, &plan.most());
+        Ok(Err((wanted_bytes, refused)))
+    }
+
+    /// What a pager does where steps touch more than there is; of other modes nothing helps then.
+    fn remote(
+        &self,
+        planned: &Planned,
+        limits: &Limits,
+        budget: usize,
+    ) -> Result<Arranged, TooSmall> {
+        let Planned { program, draft, weights_bytes, .. } = planned;
+        let near = budget.saturating_sub(*weights_bytes).max(1);
+        let arranged = match limits.mode {
+            MemoryMode::Unified => arrange(draft, &self.graph, limits, &guessed(draft), Some(near)),
+            _ => Err(TooSmall { wanted_bytes: program.plan.arena_bytes }),
+        };
+        arranged.map_err(|TooSmall { wanted_bytes }| TooSmall {
+            wanted_bytes: wanted_bytes + weights_bytes,
+        })
+    }
+
+    /// The same, refused where it does not fit.
+    fn fitting(&self, batch: usize, direction: Direction) -> Result<Planned, EngineError> {
+        self.planned(batch, direction)?.map_err(|(_, refused)| refused)
     }
 
     /// A program for this batch size, with memory.
     pub fn compile(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
-        let Planned { program, draft, arranged, weights_bytes } = self.planned(batch, direction)?;
+        let Planned { program, draft, arranged, weights_bytes } = self.fitting(batch, direction)?;
         let limits = self.limits.in_direction(direction);
         let mut weights = Vec::with_capacity(program.weights.len());
         for wanted in &program.weights {
             weights.push(self.weights.acquire(wanted)?);
         }
         self.moving.reserve(&limits, arranged.far_bytes)?;
-        self.reserve(program.plan.arena_bytes);
+        self.reserve(&program.plan);
         let (used, outlook, again) = (0, None, arranged.again());
         let mut held = Held { batch, direction, program, weights, used, again, outlook };
         let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
@@ -133,7 +185,7 @@ impl Machine {
     fn hold(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
         self.moving.reserve(&self.limits, arranged.far_bytes)?;
         let plan = arranged.draft.clone().place();
-        self.reserve(plan.arena_bytes);
+        self.reserve(&plan);
         held.program.plan = plan;
         held.again = arranged.again();
         Ok(())

@@ -20,7 +20,7 @@ use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::Outlook;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::{Access, Direction};
-use crate::engine::plan::steps::{Action, Way};
+use crate::engine::plan::steps::{Action, Plan, Way};
 use crate::engine::plan::tensor::ElementType;
 use crate::engine::targets::Outcome;
 use crate::model::{Graph, Layout, layout};
@@ -105,7 +105,8 @@ impl Machine {
     }
 
     /// Memory for the values of a program.
-    pub fn reserve(&mut self, bytes: usize) {
+    pub fn reserve(&mut self, plan: &Plan) {
+        let bytes = plan.arena_bytes + plan.remote_bytes;
         if self.arena.bytes() < bytes {
             // The old one goes first: nothing in it is needed between micro-batches.
             self.arena = Arc::new(Arena::zeroed(0));
@@ -145,6 +146,7 @@ impl Machine {
             if again[at] {
                 (self.watch)(Passing::Recompute);
             }
+            self.limits.pace(plan.draft.crossing_bytes(at));
             match action {
                 Action::Run { kernel, arguments } => {
                     let primitive = primitives[*kernel].as_mut();

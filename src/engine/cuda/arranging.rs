@@ -20,6 +20,7 @@ use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Draft;
 use crate::engine::targets::Outcome;
+use crate::model::Graph;
 
 /// Passes of zeros that are measured: the first one sends weights.
 const MEASURED: usize = 2;
@@ -54,6 +55,24 @@ impl Written {
         })?;
         let (draft, arranged) = first.expect("it was planned");
         Ok(Self { script, draft, arranged })
+    }
+
+    /// Refuses it where it takes more than a budget, with so many bytes besides its arena.
+    ///
+    /// # Errors
+    /// It does.
+    pub fn check(
+        &self,
+        (graph, limits): (&Graph, &Limits),
+        work: (usize, Direction),
+        besides_bytes: usize,
+    ) -> Result<(), EngineError> {
+        let wanted_bytes = self.script.arena_bytes + besides_bytes;
+        if limits.budget_bytes.is_none_or(|budget| wanted_bytes <= budget) {
+            return Ok(());
+        }
+        let plan = MemoryPlan::of(&self.draft, graph, &self.arranged, besides_bytes);
+        Err(limits.refusal(work, wanted_bytes, &plan.most()))
     }
 }
 
@@ -90,8 +109,9 @@ impl Machine {
     pub fn memory_plan(&mut self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let work = (batch, Direction::Training);
         let limits = of_card(&self.limits, work.1);
-        let (Written { script, draft, arranged }, besides_bytes) = self.least(batch, work.1)?;
-        limits.check(work, script.arena_bytes + besides_bytes)?;
+        let (written, besides_bytes) = self.least(batch, work.1)?;
+        written.check((&self.graph, &limits), work, besides_bytes)?;
+        let Written { draft, arranged, .. } = written;
         Ok(MemoryPlan::within(&draft, &self.graph, &limits, arranged, besides_bytes))
     }
 
@@ -99,8 +119,8 @@ impl Machine {
     pub fn write(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
         let limits = of_card(&self.limits, direction);
         let (written, besides_bytes) = self.least(batch, direction)?;
+        written.check((&self.graph, &limits), (batch, direction), besides_bytes)?;
         let Written { script, draft, arranged } = written;
-        limits.check((batch, direction), script.arena_bytes + besides_bytes)?;
         let mut held = self.bind(script, (batch, direction))?;
         held.again = arranged.again();
         self.moving.reserve(arranged.far_bytes)?;

@@ -55,13 +55,14 @@ pub fn check(
     let mut bytes = |samples: usize, direction: Direction| {
         let batch = samples.max(1);
         let request = Request { graph, layout, batch, direction, element, frozen };
-        let Written { script, draft, .. } = Written::least(request, Some(&mut plans), limits)?;
-        let (least, besides) = (script.arena_bytes, script.besides_bytes(layout));
-        limits.check((batch, direction), least + besides)?;
+        let written = Written::least(request, Some(&mut plans), limits)?;
+        let besides = written.script.besides_bytes(layout);
+        written.check((graph, limits), (batch, direction), besides)?;
+        let Written { script, draft, .. } = written;
         // Where there is a choice it takes what it may have.
         let most = match limits.in_direction(direction).mode.fits_a_budget() {
             true => draft.place().arena_bytes + besides,
-            false => least + besides,
+            false => script.arena_bytes + besides,
         };
         Ok::<_, EngineError>(most.min(limits.budget_bytes.unwrap_or(usize::MAX)) as u64)
     };

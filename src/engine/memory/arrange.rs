@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
+use super::far::Place;
 use super::limits::Limits;
 use super::planner::{self, MOVED_BYTES_MIN};
 use super::play::{Forecast, forecast};
 use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
-use super::unified::{Paging, least_room, paged};
+use super::unified::{Paging, in_the_way, least_room, paged};
 use crate::config::{Granularity, MemoryMode};
 use crate::engine::plan::steps::Draft;
 use crate::model::Graph;
@@ -56,7 +57,7 @@ pub fn arrange(
         MemoryMode::Recompute => {
             return planned(&uses, costs, &[Fate::Recompute], budget_bytes.unwrap_or(0));
         }
-        MemoryMode::Unified => return unified(&uses, costs, limits.paging, budget_bytes),
+        MemoryMode::Unified => return unified(&uses, costs, limits, budget_bytes),
         MemoryMode::Planned => {
             let fates = &[Fate::Swap, Fate::Recompute];
             return planned(&uses, costs, fates, budget_bytes.unwrap_or(usize::MAX));
@@ -134,19 +135,44 @@ pub fn choices(draft: &Draft, costs: &Costs, budget_bytes: usize) -> Vec<Choice>
 const ROOMS_MAX: usize = 16;
 
 /// What a pager does within a budget; without one all stays, and with one of 0 it has the smallest
-/// room.
+/// room in which whatever a step touches lies near. Where that is more than a budget, values are
+/// remote, as few as will do; none of a far tier on a disk.
 fn unified(
     uses: &Uses<'_>,
     costs: &Costs,
-    paging: Paging,
+    limits: &Limits,
     budget_bytes: Option<usize>,
+) -> Result<Arranged, TooSmall> {
+    let Some(budget) = budget_bytes.filter(|budget| *budget > 0) else {
+        let room = budget_bytes.map_or(usize::MAX, |_| least_room(uses));
+        return Ok(Arranged::of(uses, &paged(uses, limits.paging, room), costs));
+    };
+    let mut draft = uses.draft.clone();
+    draft.remote = vec![false; draft.bytes.len()];
+    // Each turn makes a value remote.
+    loop {
+        let uses = &Uses::of(&draft);
+        let refused = match within(uses, costs, limits.paging, budget) {
+            Ok(arranged) => return Ok(arranged),
+            Err(refused) => refused,
+        };
+        match in_the_way(uses) {
+            Some(value) if limits.far == Place::Ram => draft.remote[value] = true,
+            _ => return Err(refused),
+        }
+    }
+}
+
+/// The same with these values remote.
+fn within(
+    uses: &Uses<'_>,
+    costs: &Costs,
+    paging: Paging,
+    budget: usize,
 ) -> Result<Arranged, TooSmall> {
     let least = least_room(uses);
     let of = |room: usize| Arranged::of(uses, &paged(uses, paging, room), costs);
     let placed = |arranged: &Arranged| arranged.draft.clone().place().arena_bytes;
-    let Some(budget) = budget_bytes.filter(|budget| *budget > 0) else {
-        return Ok(of(budget_bytes.map_or(usize::MAX, |_| least)));
-    };
     let mut room = budget.max(least);
     for _ in 0..ROOMS_MAX {
         let arranged = of(room);

@@ -1,6 +1,7 @@
 //! What an engine may hold of the near tier, and what becomes of what it may not.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::far::Place;
 use super::unified::Paging;
@@ -46,6 +47,15 @@ impl Limits {
         }
     }
 
+    /// Waits for as long as the link takes for what a step uses in the far tier, by way.
+    pub fn pace(&self, crossing_bytes: [u64; 2]) {
+        for (bytes, rate) in crossing_bytes.into_iter().zip(self.link) {
+            if let Some(rate) = rate.filter(|_| bytes > 0) {
+                std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate.0.max(1) as f64));
+            }
+        }
+    }
+
     /// Everything stays, whatever it takes.
     pub fn none() -> Self {
         Self::of_worker(&Device::default(), &Memory::default(), 1)
@@ -60,23 +70,20 @@ impl Limits {
         }
     }
 
-    /// Refuses a budget that is less than a micro-batch takes at the least.
-    pub fn check(&self, work: (usize, Direction), wanted_bytes: usize) -> Result<(), EngineError> {
-        match self.budget_bytes {
-            Some(budget) if wanted_bytes > budget => Err(self.refusal(work, wanted_bytes)),
-            _ => Ok(()),
-        }
-    }
-
-    fn refusal(
+    /// Of a budget that is less than a micro-batch takes at the least; `most`: where most of it
+    /// lives.
+    pub fn refusal(
         &self,
         (samples, direction): (usize, Direction),
         wanted_bytes: usize,
+        most: &str,
     ) -> EngineError {
         let budget = self.budget_bytes.unwrap_or(0);
         let (what, instead) = match (direction, self.mode) {
             (Direction::Inference, _) => ("evaluation of", ", or lower evaluation.batch"),
-            (_, MemoryMode::Planned) => ("a micro-batch of", ", or raise train.accumulate"),
+            (_, MemoryMode::Planned | MemoryMode::Unified) => {
+                ("a micro-batch of", ", or raise train.accumulate")
+            }
             _ => (
                 "a micro-batch of",
                 ", set memory.mode = \"planned\", which holds the least, or raise \
@@ -85,7 +92,7 @@ impl Limits {
         };
         EngineError::Refused(format!(
             "device.memory_budget: {what} {samples} samples takes {wanted_bytes} B ({}) of the \
-             near tier at the least with memory.mode = {}, and a worker may take {budget} B ({}): \
+             near tier at the least with memory.mode = {} ({most}), and a worker may take {budget} B ({}): \
              raise device.memory_budget, which a rank's workers share{instead}",
             amount(wanted_bytes as u64),
             shown(self.mode),

@@ -44,6 +44,8 @@ pub fn play<'a>(
         let doing = match *turn {
             Turn::Step(step) => {
                 clock += costs.step_seconds[step];
+                let crossing = uses.draft.crossing_bytes(step);
+                clock += (0..2).map(|way| crossing[way] as f64 / costs.rates[way]).sum::<f64>();
                 match std::mem::replace(&mut ran[step], true) {
                     true => Doing::Again { step },
                     false => Doing::Computes { step },
@@ -87,7 +89,10 @@ pub fn forecast(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Forecast {
     for moment in play(uses, turns, costs) {
         let seconds = moment.to_seconds - moment.from_seconds;
         match moment.doing {
-            Doing::Computes { .. } => {}
+            Doing::Computes { step } => {
+                let crossing = uses.draft.crossing_bytes(step);
+                (0..2).for_each(|way| forecast.moved_bytes[way] += crossing[way]);
+            }
             Doing::Again { .. } => forecast.again += seconds,
             Doing::Waits { .. } => forecast.waits += seconds,
             Doing::Copies { way, value, .. } => {
@@ -148,11 +153,17 @@ pub fn profile(uses: &Uses<'_>, turns: &[Turn], lives: &[Life]) -> Vec<usize> {
     lives.iter().for_each(|life| ends[life.value].push(life.last));
     let ends_at = |value: usize, at: usize| ends[value].contains(&at);
     for life in lives {
+        if uses.draft.is_remote(life.value) {
+            continue;
+        }
         let size = uses.draft.bytes[life.value].next_multiple_of(ALIGN_BYTES) as isize;
         let taken = match turns[life.first] {
             Turn::Step(step) => {
                 let mut pairs = uses.draft.steps[step].overwrites.iter();
-                pairs.any(|pair| pair.to == life.value && ends_at(pair.from, life.first))
+                pairs.any(|pair| {
+                    let is_near = !uses.draft.is_remote(pair.from);
+                    is_near && pair.to == life.value && ends_at(pair.from, life.first)
+                })
             }
             _ => false,
         };

@@ -291,6 +291,7 @@ pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
         };
         steps.push(Step { node, action, reads, writes, overwrites: Vec::new() });
     }
-    let (bytes, weights, taken) = (draft.bytes.clone(), draft.weights.clone(), draft.taken);
-    (Draft { steps, bytes, weights, taken }, far_bytes)
+    let (bytes, weights) = (draft.bytes.clone(), draft.weights.clone());
+    let remote = draft.remote.clone();
+    (Draft { steps, bytes, weights, remote, taken: draft.taken }, far_bytes)
 }

@@ -8,6 +8,7 @@ use super::schedule::{Costs, Turn};
 use super::sequence::{Fate, Uses};
 use crate::engine::plan::steps::{Draft, Way};
 use crate::model::Graph;
+use crate::observe::spans::amount;
 
 /// The layer of what belongs to no node.
 const LOSS: &str = "loss";
@@ -117,7 +118,10 @@ impl MemoryPlan {
 
     /// Of a draft in core, and as it was arranged.
     pub fn of(draft: &Draft, graph: &Graph, arranged: &Arranged, weights_bytes: usize) -> Self {
-        let (uses, costs) = (Uses::of(draft), guessed(draft));
+        let (in_core, costs) = (Uses::of(draft), guessed(draft));
+        let own = Draft { remote: arranged.draft.remote.clone(), ..draft.clone() };
+        let uses = Uses::of(&own);
+        let within = arranged.draft.clone().place();
         let all: Vec<Turn> = (0..draft.steps.len()).map(Turn::Step).collect();
         let places = |draft: &Draft| draft.clone().place().arena_bytes as u64;
         let names = graph.nodes.iter().map(|node| node.name.clone());
@@ -125,10 +129,10 @@ impl MemoryPlan {
             layers: names.chain([LOSS.into()]).collect(),
             budget_bytes: None,
             weights_bytes: weights_bytes as u64,
-            far_bytes: arranged.far_bytes as u64,
+            far_bytes: (arranged.far_bytes + within.remote_bytes) as u64,
             saved: saved(&uses, &arranged.turns),
-            in_core: Played::of(&uses, &all, &costs, places(draft)),
-            within: Played::of(&uses, &arranged.turns, &costs, places(&arranged.draft)),
+            in_core: Played::of(&in_core, &all, &costs, places(draft)),
+            within: Played::of(&uses, &arranged.turns, &costs, within.arena_bytes as u64),
         }
     }
 
@@ -144,6 +148,18 @@ impl MemoryPlan {
     /// Bytes of the near tier, in core and within the limits.
     pub fn near_bytes(&self) -> [u64; 2] {
         [&self.in_core, &self.within].map(|played| played.places_bytes + self.weights_bytes)
+    }
+
+    /// When most bytes live within the limits, in words.
+    pub fn most(&self) -> String {
+        let Peak { work, layer, bytes } = self.within.peak;
+        let (bytes, layer) = (amount(bytes + self.weights_bytes), &self.layers[layer]);
+        match work {
+            Work::Forward => format!("{bytes} at {layer}, forward"),
+            Work::Backward => format!("{bytes} at {layer}, backward"),
+            Work::Again => format!("{bytes} at {layer}, computed again"),
+            Work::Wait | Work::Copy => format!("{bytes} at a copy of what {layer} left"),
+        }
     }
 
     /// How many values have this fate, and their bytes.
@@ -178,6 +194,9 @@ fn saved(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Saved> {
         if let Turn::Begin(Way::Out, value) = *turn {
             fates[value] = Fate::Swap;
         }
+    }
+    for value in (0..values).filter(|&value| uses.draft.is_remote(value)) {
+        fates[value] = Fate::Swap;
     }
     let saved = |&value: &usize| Saved {
         layer: layers[value],

@@ -6,6 +6,9 @@
 //! Each micro-batch begins with an empty near tier. A value that nothing reads any more keeps its
 //! room until it is evicted, and is copied then, as a driver does that knows no better: only the
 //! design that discards tells it.
+//!
+//! A value that is remote has no room and is never moved: steps use it where it lies, as a card uses
+//! memory of the host that is mapped. So a step may touch more than there is room for.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -64,13 +67,27 @@ pub fn paged(uses: &Uses<'_>, paging: Paging, room_bytes: usize) -> Vec<Turn> {
     pager.turns
 }
 
+/// The largest value of the step that needs most room, which had better be remote; `None`: nothing
+/// is left that could be.
+pub fn in_the_way(uses: &Uses<'_>) -> Option<usize> {
+    let moved = |step: usize| {
+        touched(uses, step).into_iter().filter(|&value| is_moved(uses, value)).collect::<Vec<_>>()
+    };
+    let room = |values: &Vec<usize>| values.iter().map(|&value| size(uses, value)).sum::<usize>();
+    let most = (0..uses.draft.steps.len()).map(moved).max_by_key(room)?;
+    most.into_iter().max_by_key(|&value| size(uses, value))
+}
+
 /// Room that a value takes.
 fn size(uses: &Uses<'_>, value: usize) -> usize {
-    uses.draft.bytes[value].next_multiple_of(ALIGN_BYTES)
+    match uses.draft.is_remote(value) {
+        true => 0,
+        false => uses.draft.bytes[value].next_multiple_of(ALIGN_BYTES),
+    }
 }
 
 fn is_moved(uses: &Uses<'_>, value: usize) -> bool {
-    uses.draft.bytes[value] >= MOVED_BYTES_MIN
+    !uses.draft.is_remote(value) && uses.draft.bytes[value] >= MOVED_BYTES_MIN
 }
 
 /// The values of a step, each once.

@@ -315,6 +315,6 @@ impl<'a> Builder<'a> {
     /// All these steps.
     pub fn finish(self) -> Draft {
         let (steps, bytes, weights) = (self.steps, self.values, self.weights);
-        Draft { steps, bytes, weights, taken: Taken::AtOnce }
+        Draft { steps, bytes, weights, taken: Taken::AtOnce, remote: Vec::new() }
     }
 }

@@ -154,9 +154,25 @@ pub struct Draft {
     pub weights: Vec<WeightUse>,
     /// When others take what they give out.
     pub taken: Taken,
+    /// Which values lie in the far tier all the time, where steps use them; empty: none.
+    pub remote: Vec<bool>,
 }
 
 impl Draft {
+    /// Whether steps use a value where it lies in the far tier.
+    pub fn is_remote(&self, value: usize) -> bool {
+        self.remote.get(value).is_some_and(|&is_remote| is_remote)
+    }
+
+    /// Bytes that cross the link when a step uses what is remote: what it writes, and what it reads.
+    pub fn crossing_bytes(&self, step: usize) -> [u64; 2] {
+        let Step { reads, writes, .. } = &self.steps[step];
+        [writes, reads].map(|values| {
+            let remote = values.iter().filter(|&&value| self.is_remote(value));
+            remote.map(|&value| self.bytes[value] as u64).sum()
+        })
+    }
+
     /// The first steps, which are the forward pass: up to the last loss.
     pub fn forward_steps(&self) -> usize {
         let is_loss = |step: &Step| matches!(step.action, Action::Loss { .. });
@@ -208,10 +224,28 @@ impl Draft {
         let overwrites = steps
             .clone()
             .flat_map(|(at, step)| step.overwrites.iter().map(move |&overwrite| (at, overwrite)));
-        let placement = place(&values, overwrites);
-        let lies = |value: usize, at: usize| placement.spans[value][life_at(&values[value], at)];
+        // What is remote has an arena of its own, behind the other.
+        let [near, remote] = [false, true].map(|is_remote| {
+            let lies_there = |(value, of): (usize, &Value)| match self.is_remote(value) == is_remote
+            {
+                true => of.clone(),
+                false => Value { intervals: Vec::new(), ..of.clone() },
+            };
+            let own: Vec<Value> = values.iter().enumerate().map(lies_there).collect();
+            place(&own, overwrites.clone())
+        });
+        let lies = |value: usize, at: usize| {
+            let now = life_at(&values[value], at);
+            match self.is_remote(value) {
+                false => near.spans[value][now],
+                true => {
+                    let Span { offset, bytes } = remote.spans[value][now];
+                    Span { offset: near.bytes + offset, bytes }
+                }
+            }
+        };
         let actions = steps.map(|(at, step)| step.action.placed(|value| lies(value, at))).collect();
-        Plan { actions, arena_bytes: placement.bytes, draft: self }
+        Plan { actions, arena_bytes: near.bytes, remote_bytes: remote.bytes, draft: self }
     }
 }
 
@@ -231,4 +265,6 @@ pub struct Plan {
     pub actions: Vec<Action<Span>>,
     /// Bytes of the arena in which they lie.
     pub arena_bytes: usize,
+    /// Bytes behind it, of the far tier: of what steps use there.
+    pub remote_bytes: usize,
 }

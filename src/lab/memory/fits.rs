@@ -7,7 +7,7 @@ use super::file::{Case, Confirm, FarTier, LargestBatch, name_of_model, shape};
 use super::part::{Part, Source, json};
 use crate::config::Device;
 use crate::engine;
-use crate::engine::memory::shown::{MemoryPlan, Peak, Work};
+use crate::engine::memory::shown::MemoryPlan;
 use crate::lab::bench::step::Ours;
 use crate::lab::report::svg::escape;
 use crate::lab::report::{NONE, Table};
@@ -133,7 +133,11 @@ pub fn largest_batches(of: &LargestBatch) -> Result<Part, String> {
                 .into(),
         ),
     ];
-    let (title, source) = (of.title.clone(), Source::Placement);
+    let source = match of.confirm {
+        Confirm::Nothing => Source::Placement,
+        Confirm::Step => Source::Confirmed,
+    };
+    let title = of.title.clone();
     Ok(Part { title, source, drawings: Vec::new(), tables, rows: json(&fits) })
 }
 
@@ -168,22 +172,10 @@ fn fit(
         times: None,
         paper_times: case.paper.get(&format!("{name} {image_size}")).copied(),
         wanted_bytes,
-        stops: at(&plan, plan.within.peak),
+        stops: plan.most(),
         step,
         model: name,
     })
-}
-
-/// What goes on at a peak, in words.
-fn at(plan: &MemoryPlan, peak: Peak) -> String {
-    let layer = &plan.layers[peak.layer];
-    let bytes = amount(peak.bytes + plan.weights_bytes);
-    match peak.work {
-        Work::Forward => format!("{bytes} at {layer}, forward"),
-        Work::Backward => format!("{bytes} at {layer}, backward"),
-        Work::Again => format!("{bytes} at {layer}, computed again"),
-        Work::Wait | Work::Copy => format!("{bytes} at a copy of what {layer} left"),
-    }
 }
 
 fn times(figure: Option<f64>) -> Option<String> {

@@ -11,6 +11,8 @@ use crate::lab::report::Table;
 pub enum Source {
     /// From sizes and places of values.
     Placement,
+    /// The same, and a step of each was computed.
+    Confirmed,
     /// Steps were computed, in turns.
     Measured,
     /// A published policy was played.
@@ -24,6 +26,10 @@ impl Source {
     pub fn words(self) -> &'static str {
         match self {
             Self::Placement => "By placement alone: exact for this engine; nothing was computed.",
+            Self::Confirmed => {
+                "By placement, and a step of each largest micro-batch was computed, and one more \
+                 sample tried."
+            }
             Self::Measured => {
                 "Measured: steps of one worker on this machine's processor, in turns, medians. The \
                  near tier is a budget of its memory and the link is paced: an emulated card."

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::file::{Case, Drawn, Speed, StepTime, name_of_model, shape};
 use super::part::{Part, Source, json};
 use crate::config::{Device, Rate};
-use crate::engine;
 use crate::engine::memory::limits::Limits;
+use crate::engine::{self, EngineError};
 use crate::lab::bench::memory::settled;
 use crate::lab::bench::step::Ours;
 use crate::lab::report::bar_chart::{Bar, BarChart, Segment};
@@ -31,9 +31,9 @@ struct Row {
     rate: Option<u64>,
     /// What is needed in core over what there is (X/C).
     load: Option<f64>,
-    /// The least of the near tier that would do.
-    least_bytes: u64,
-    /// Of each step; none: it does not fit.
+    /// Why it does not fit, as the engine says it.
+    refused: Option<String>,
+    /// Of each step, where it does.
     seconds: Vec<f64>,
 }
 
@@ -72,6 +72,9 @@ pub fn times(of: &StepTime) -> Result<Part, String> {
     }
     let mut drawings = curves(of, &rows);
     let mut tables = vec![(table(&rows), caption(of))];
+    if rows.iter().any(|row| row.refused.is_some()) {
+        tables.push(refusals(&rows));
+    }
     if of.links.len() > 1 {
         drawings.extend(bars(&rows));
         tables.push(speed_ups(of, &rows));
@@ -148,15 +151,13 @@ impl Point<'_> {
         let rate = self.rate.map(|rate| (rate * case.link_share).round() as u64);
         let link = [rate.map(Rate); 2];
         let limits = Limits { link, ..case.limits(budget_bytes) };
-        let least =
-            engine::smallest_budget((graph, layout), &Device::default(), batch, threads, &limits);
-        let least_bytes = least.map_err(|error| error.to_string())?;
-        let worker = match budget_bytes {
-            Some(budget) if least_bytes > budget => None,
-            _ => {
-                let shape = shape(model, self.of.image_size, batch, threads);
-                Some(settled((&shape, &Device::default()), &limits, &|| false)?.0)
-            }
+        let shape = shape(model, self.of.image_size, batch, threads);
+        let device = &Device::default();
+        let plan = engine::memory_plan((graph, layout), device, batch, threads, &limits);
+        let (worker, refused) = match plan {
+            Ok(_) => (Some(settled((&shape, device), &limits, &|| false)?.0), None),
+            Err(EngineError::Refused(reason)) => (None, Some(reason)),
+            Err(error) => return Err(error.to_string()),
         };
         let row = Row {
             model: name_of_model(model),
@@ -165,7 +166,7 @@ impl Point<'_> {
             link: self.link.map(|link| link.name.clone()),
             rate,
             load: None,
-            least_bytes,
+            refused,
             seconds: Vec::new(),
         };
         Ok((row, worker))
@@ -234,10 +235,7 @@ fn table(rows: &[Row]) -> Table {
         let link =
             row.link.as_deref().zip(rate).map(|(name, rate)| format!("{} ({rate})", escape(name)));
         let each = row.per_image();
-        let step = match each {
-            Some(each) => duration(each * row.batch as f64),
-            None => format!("needs {}", amount(row.least_bytes)),
-        };
+        let step = each.map_or("refused".into(), |each| duration(each * row.batch as f64));
         table.row([
             escape(&row.model),
             escape(&row.case),
@@ -252,6 +250,15 @@ fn table(rows: &[Row]) -> Table {
         ]);
     }
     table
+}
+
+fn refusals(rows: &[Row]) -> (Table, String) {
+    let mut table = Table::new(["model", "case", "batch", "what the engine says"]);
+    for row in rows {
+        let Some(reason) = &row.refused else { continue };
+        table.row([escape(&row.model), escape(&row.case), row.batch.to_string(), escape(reason)]);
+    }
+    (table, "<b>Refused,</b> before anything is computed.".into())
 }
 
 /// By model and link, a drawing each.

@@ -395,6 +395,39 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
     }
 }
 
+/// Section 2.4 of Negishi et al.
+#[test]
+fn a_layer_larger_than_the_budget_is_refused_by_name_and_trained_under_unified_memory() {
+    let element = ElementType::F32;
+    let case = case("resnet20", 32, 5, 1.0);
+    let expected = case.bits(&mut case.executor_of(element, 1), 5);
+    let swap = Limits { mode: MemoryMode::SwapSync, ..Limits::none() };
+    let executor = case.executor_of(element, 1).within(swap.clone());
+    let weights = executor.memory_plan(5).expect("no budget").weights_bytes as usize;
+    let least = executor.smallest_budget(5).expect("planned") as usize;
+    // Half of what the largest layer needs by itself.
+    let budget_bytes = Some(weights + (least - weights) / 2);
+    let refused = |mode| {
+        let limits = Limits { mode, budget_bytes, ..swap.clone() };
+        let refused = case.executor_of(element, 1).within(limits).prepare(5);
+        refused.expect_err("too small").to_string()
+    };
+    let said = refused(MemoryMode::SwapSync);
+    assert!(
+        said.contains("memory.mode = \"swap_sync\" (") && said.contains(" at layer1"),
+        "{said}"
+    );
+    assert!(refused(MemoryMode::Planned).contains("memory.mode = \"planned\" ("));
+    let limits = Limits { mode: MemoryMode::Unified, budget_bytes, ..swap };
+    let mut executor = case.executor_of(element, 1).within(limits).soiled();
+    for pass in 0..2 {
+        assert!(case.bits(&mut executor, 5) == expected, "{pass}");
+    }
+    let plan = executor.memory_plan(5).expect("it fits");
+    assert!(plan.near_bytes()[1] as usize <= budget_bytes.unwrap_or(0));
+    assert!(plan.far_bytes > 0);
+}
+
 /// All modes, planned ones with budgets of so many per cent of what it takes in core.
 fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
     use crate::config::{Granularity, MemoryDesign};
