@@ -16,6 +16,7 @@ mod footprint;
 mod forms;
 mod gradients;
 mod hiccups;
+mod memory_experiment;
 mod memory_plan;
 mod moved;
 mod norms;

@@ -109,13 +109,18 @@ pub struct Choice {
 /// longer.
 pub fn choices(draft: &Draft, costs: &Costs, budget_bytes: usize) -> Vec<Choice> {
     let uses = Uses::of(draft);
+    let mut all = Vec::new();
+    for fates in [&[Fate::Swap, Fate::Recompute][..], &[Fate::Recompute]] {
+        let family = planner::family(&uses, costs, fates);
+        let quickest = planner::fit(&uses, costs, &family, budget_bytes);
+        all.extend(quickest.into_iter().flat_map(|from| planner::converting(&uses, costs, from)));
+        all.extend(family);
+    }
     let mut choices = Vec::new();
-    for fates in [&[Fate::Swap, Fate::Recompute][..], &[Fate::Swap], &[Fate::Recompute]] {
-        for candidate in planner::family(&uses, costs, fates) {
-            let (draft, far_bytes) = rewritten(draft, &candidate.turns(&uses, costs));
-            if draft.place().arena_bytes <= budget_bytes {
-                choices.push(Choice { far_bytes, seconds: candidate.forecast.seconds });
-            }
+    for candidate in all {
+        let (draft, far_bytes) = rewritten(draft, &candidate.turns(&uses, costs));
+        if draft.place().arena_bytes <= budget_bytes {
+            choices.push(Choice { far_bytes, seconds: candidate.forecast.seconds });
         }
     }
     let by = |a: &Choice, b: &Choice| {

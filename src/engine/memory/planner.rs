@@ -158,6 +158,30 @@ fn converted(
     better.min_by(|a, b| a.forecast.seconds.total_cmp(&b.forecast.seconds))
 }
 
+/// The same with ever more of what is swapped computed again instead, the cheapest first.
+pub fn converting(uses: &Uses<'_>, costs: &Costs, from: &Candidate) -> Vec<Candidate> {
+    let all = from.fates.iter().filter(|fate| **fate == Fate::Swap).count();
+    let at_a_time = all.div_ceil(LINKS_MAX).max(1);
+    let mut links: Vec<Candidate> = Vec::new();
+    // Each link leaves at least one swapped value less.
+    loop {
+        let fates = &links.last().unwrap_or(from).fates;
+        let swapped = (0..fates.len()).filter(|&value| fates[value] == Fate::Swap);
+        let priced = swapped.filter_map(|value| {
+            let seconds = price(uses, costs, fates, (value, Fate::Recompute))?;
+            Some((seconds / uses.draft.bytes[value] as f64, value))
+        });
+        let mut priced: Vec<(f64, usize)> = priced.collect();
+        if priced.is_empty() {
+            return links;
+        }
+        priced.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut fates = fates.clone();
+        priced.iter().take(at_a_time).for_each(|&(_, value)| fates[value] = Fate::Recompute);
+        links.push(Candidate::new(uses, costs, fates, from.flight));
+    }
+}
+
 /// What may go next, the cheapest first.
 fn next(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], last: &Candidate) -> Vec<(usize, Fate)> {
     let waiting = waiting(uses, &last.turns(uses, costs), &last.fates);

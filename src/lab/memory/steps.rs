@@ -288,7 +288,7 @@ fn curves(of: &StepTime, rows: &[Row]) -> Vec<(String, String)> {
         };
         let link = own[0].link.as_ref().map(|link| format!(", link {link}")).unwrap_or_default();
         let chart = LineChart {
-            id: format!("steps-{}-{at}", of.drawn as u8),
+            id: format!("{}-{at}", of.title.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
             label: format!("{y_label} over the batch; {}{link}", own[0].model),
             y_label: y_label.into(),
             y_from: Some(0.0),
