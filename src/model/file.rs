@@ -133,7 +133,7 @@ fn file_layer(
     }
     let kind = match for_image {
         None => kind,
-        Some(side) => grown(kind, &side, image).map_err(|reason| at(&name, reason))?,
+        Some(side) => grown(&kind, &side, image).map_err(|reason| at(&name, reason))?,
     };
     Ok(FileLayer { name, kind, inputs, loss_weight })
 }
@@ -141,11 +141,11 @@ fn file_layer(
 /// A mean pooling for images of `side` pixels, grown with the image: its kernel and stride times so
 /// many as that goes into height and width.
 fn grown(
-    kind: LayerKind,
+    kind: &LayerKind,
     side: &toml::Value,
     [_, height, width]: Shape,
 ) -> Result<LayerKind, String> {
-    let LayerKind::AvgPool(pool) = kind else {
+    let LayerKind::AvgPool(pool) = *kind else {
         return Err("`for_image` is of `avg_pool` alone".into());
     };
     let side = side.as_integer().and_then(|side| usize::try_from(side).ok());

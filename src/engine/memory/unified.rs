@@ -7,8 +7,8 @@
 //! room until it is evicted, and is copied then, as a driver does that knows no better: only the
 //! design that discards tells it.
 //!
-//! A value that is remote has no room and is never moved: steps use it where it lies, as a card uses
-//! memory of the host that is mapped. So a step may touch more than there is room for.
+//! A value that is remote has no room and is never moved: steps use it where it lies, as a card
+//! uses memory of the host that is mapped. So a step may touch more than there is room for.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

@@ -164,7 +164,7 @@ impl Draft {
         self.remote.get(value).is_some_and(|&is_remote| is_remote)
     }
 
-    /// Bytes that cross the link when a step uses what is remote: what it writes, and what it reads.
+    /// Bytes that cross the link when a step uses what is remote: what it writes, what it reads.
     pub fn crossing_bytes(&self, step: usize) -> [u64; 2] {
         let Step { reads, writes, .. } = &self.steps[step];
         [writes, reads].map(|values| {

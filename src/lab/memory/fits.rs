@@ -1,5 +1,5 @@
-//! What fits a budget, and what leaves for the far tier, by placement: values have sizes and places,
-//! and nothing is computed.
+//! What fits a budget, and what leaves for the far tier, by placement: values have sizes and
+//! places, and nothing is computed.
 
 use serde::Serialize;
 

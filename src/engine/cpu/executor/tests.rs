@@ -406,7 +406,8 @@ fn a_layer_larger_than_the_budget_is_refused_by_name_and_trained_under_unified_m
     let weights = executor.memory_plan(5).expect("no budget").weights_bytes as usize;
     let least = executor.smallest_budget(5).expect("planned") as usize;
     // Half of what the largest layer needs by itself.
-    let budget_bytes = Some(weights + (least - weights) / 2);
+    let budget = weights + (least - weights) / 2;
+    let budget_bytes = Some(budget);
     let refused = |mode| {
         let limits = Limits { mode, budget_bytes, ..swap.clone() };
         let refused = case.executor_of(element, 1).within(limits).prepare(5);
@@ -424,7 +425,7 @@ fn a_layer_larger_than_the_budget_is_refused_by_name_and_trained_under_unified_m
         assert!(case.bits(&mut executor, 5) == expected, "{pass}");
     }
     let plan = executor.memory_plan(5).expect("it fits");
-    assert!(plan.near_bytes()[1] as usize <= budget_bytes.unwrap_or(0));
+    assert!(plan.near_bytes()[1] as usize <= budget);
     assert!(plan.far_bytes > 0);
 }
 
