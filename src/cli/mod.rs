@@ -34,6 +34,7 @@ mod model;
 mod predict;
 mod probe;
 mod report;
+mod runs;
 mod scale;
 mod simulate;
 mod start_daemon;
@@ -61,6 +62,8 @@ enum Command {
     Experiment(experiment::Args),
     /// Draws runs as one self-contained HTML file
     Report(report::Args),
+    /// Lists the runs of a folder, compares two, removes some
+    Runs(runs::Args),
     /// Asks a running run for another number of ranks or nodes
     Scale(scale::Args),
     /// Shows how a run stands
@@ -177,6 +180,7 @@ fn run(command: &Command) -> ExitCode {
         Command::Sweep(args) => return sweep::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Status(args) => status::run(args),
+        Command::Runs(args) => runs::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),

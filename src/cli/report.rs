@@ -13,11 +13,12 @@ use crate::lab::report::read::read_run;
 use crate::lab::report::{Run, Study, command_line, html};
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
+use crate::run_folder::{below, find, original};
 
 /// Draws learning curves, recoveries and checkpoints of one or more runs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Run directories, or an experiment's folder. Runs whose configurations are equal but for
+    /// Run directories, a folder of them, or an experiment's folder. Runs whose configurations are equal but for
     /// `run.seed` and `run.name` are seeds of one arm; the same seed again is an arm of its own.
     /// Copies that --fresh moved aside (NAME.old-N) are left out beside
     /// other runs.
@@ -33,7 +34,10 @@ impl Args {
     pub(super) fn run_directories(&self) -> Vec<&Path> {
         match self.runs.as_slice() {
             [only] if only.join(RESULTS_FILE).exists() => Vec::new(),
-            folders => folders.iter().map(PathBuf::as_path).collect(),
+            folders => {
+                let named = folders.iter().filter(|folder| runs_below(folder).is_empty());
+                named.map(PathBuf::as_path).collect()
+            }
         }
     }
 }
@@ -60,8 +64,21 @@ fn draw(args: &Args) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Of a folder that is no run itself.
+fn runs_below(folder: &Path) -> Vec<PathBuf> {
+    match find(folder) {
+        Ok(()) => Vec::new(),
+        Err(_) => below(folder).unwrap_or_default(),
+    }
+}
+
 fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
-    let (folders, left_out) = without_copies(folders);
+    let named = folders.iter().flat_map(|folder| match runs_below(folder) {
+        runs if runs.is_empty() => vec![folder.clone()],
+        runs => runs,
+    });
+    let named: Vec<PathBuf> = named.collect();
+    let (folders, left_out) = without_copies(&named);
     for copy in left_out {
         say!(
             "left out: {}, which --fresh moved aside; name it without other runs to see it",
@@ -95,7 +112,8 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
 fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
     let all: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
     let is_copy = |folder: &&Path| original(folder).is_some();
-    let mut runs: Vec<&Path> = all.iter().map(|f| original(f).unwrap_or(f)).collect();
+    let own = |folder: &&Path| original(folder).unwrap_or_else(|| folder.to_path_buf());
+    let mut runs: Vec<PathBuf> = all.iter().map(own).collect();
     runs.sort_unstable();
     runs.dedup();
     if runs.len() < 2 || all.iter().all(is_copy) {
@@ -103,13 +121,6 @@ fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
     }
     let (copies, kept) = all.into_iter().partition(is_copy);
     (kept, copies)
-}
-
-/// Of the folder that `--fresh` moved a run to, the run's own (`RunDir::move_aside`).
-fn original(folder: &Path) -> Option<&Path> {
-    let text = folder.to_str()?.trim_end_matches('/');
-    let (run, number) = text.rsplit_once(".old-")?;
-    number.parse::<u32>().ok().map(|_| Path::new(run))
 }
 
 /// The page of one finished run, beside its other files.

@@ -1,12 +1,14 @@
 //! `kintsugi status RUN`: where a run stands, from its world, its events and its result.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use facts::{inspect, lines};
 
 use super::arguments::{fail, print_json};
 use crate::observe::console::print_text;
+use crate::observe::event::Event;
+use crate::observe::result::RunResult;
 
 mod facts;
 mod live;
@@ -24,6 +26,11 @@ pub struct Args {
     /// Shows it once a second until the run ends: a view on a terminal, lines elsewhere.
     #[arg(long, visible_alias = "watch", conflicts_with = "json")]
     pub live: bool,
+}
+
+/// How a run stands, in a word or two: running, silent, or the status of its result.
+pub(super) fn state(folder: &Path, events: &[Event], result: Option<&RunResult>) -> String {
+    facts::state(folder, events, result)
 }
 
 /// Prints it. Exit 0 when there is a run to speak of, else 1.

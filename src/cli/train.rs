@@ -9,6 +9,7 @@ use crate::config::parse::{self, Loaded};
 use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
 use crate::data::staging::apart;
 use crate::launch::LaunchError;
+use crate::launch::start::claim::there_is_data;
 use crate::launch::start::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
@@ -81,9 +82,9 @@ pub fn run(args: &Args) -> ExitCode {
     }
     if !args.launched
         && args.join.is_none()
-        && let Err(error) = begin_or_go_on(args, &mut config, &absolute)
+        && let Err((code, error)) = begin_or_go_on(args, &mut config, &absolute)
     {
-        return fail(REFUSED, error);
+        return fail(code, error);
     }
     let arguments = TrainArguments {
         config,
@@ -123,21 +124,23 @@ fn alone(arguments: &TrainArguments, run_dir: &Path) -> ExitCode {
 
 /// What a supervisor else sees to: what lies apart, what the run has fixed, which weights it begins
 /// with. Its folder gets a configuration after every rank has looked.
-fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<(), String> {
+fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<(), (u8, String)> {
+    let refused = |reason: String| (REFUSED, reason);
     if let Some(reason) = apart::refusal(config, run_dir) {
-        return Err(reason);
+        return Err(refused(reason));
     }
-    let asked = parse::read(&args.config, &args.set).map_err(|error| error.to_string())?;
+    let asked = parse::read(&args.config, &args.set).map_err(|error| refused(error.to_string()))?;
     let owners = match asked.train.owners {
         Some(_) => Owners::Asked,
         None => Owners::Unasked,
     };
-    let said = |error: LaunchError| error.to_string();
+    let said = |error: LaunchError| refused(error.to_string());
     let run = RunDir::at(run_dir).map_err(said)?;
-    match run.go_on_with(config, owners).map_err(said)? {
-        Some(old) => run.refuse_plain_sums(&old).map_err(said),
-        None => weights::name(&mut config.model).map_err(|error| format!("model.init: {error}")),
+    if let Some(old) = run.go_on_with(config, owners).map_err(said)? {
+        return run.refuse_plain_sums(&old).map_err(said);
     }
+    weights::name(&mut config.model).map_err(|error| refused(format!("model.init: {error}")))?;
+    there_is_data(config).map_err(|error| (error.exit_code(), error.to_string()))
 }
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.

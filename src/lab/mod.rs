@@ -13,6 +13,7 @@ pub mod memory_plan;
 pub mod probe_mpi;
 pub mod report;
 pub mod resident;
+pub mod runs;
 pub mod simulate;
 pub mod storage;
 pub mod trained;

@@ -1,15 +1,14 @@
 //! Resident state that `kintsugi doctor` finds on a machine: whose it is, whether a run still uses
 //! it, and its removal. State of an unfinished run is worth keeping: `launch` goes on from it.
 
-use std::fs::File;
 use std::path::Path;
 
-use kintsugi_ffi::os::{self, Lock};
 use serde::Serialize;
 
 use crate::cluster::resident::folder::{Found, inventory};
 use crate::launch::start::run_dir::RunDir;
 use crate::observe::result::Status;
+use crate::run_folder::is_supervised;
 
 /// Who needs a file of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -82,14 +81,12 @@ fn used(found: &Found) -> Use {
     }
 }
 
-/// Whether a launch holds the run: between two attempts no rank has the files open.
-fn is_supervised(run: &Path) -> bool {
-    let lock = File::open(run.join("lock"));
-    lock.is_ok_and(|lock| os::lock_file(&lock).is_ok_and(|lock| lock == Lock::Busy))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use kintsugi_ffi::os::{self, Lock};
+
     use super::*;
     use crate::cluster::resident::{Folder, Shape, Slots as Memory};
 

@@ -35,6 +35,12 @@ pub enum LaunchError {
         /// In their words.
         reason: String,
     },
+    /// There is no data set where one is named: exit code 3.
+    #[error("{reason}")]
+    NoData {
+        /// The key, its value, and what to write.
+        reason: String,
+    },
     /// No mpirun: exit code 2.
     #[error(
         "no mpirun found ({looked}); set KINTSUGI_MPIRUN to the mpirun of the Open MPI that this \
@@ -117,6 +123,7 @@ impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Refused { .. } => 2,
+            Self::NoData { .. } => 3,
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
             Self::Planted { .. } | Self::NotARun { .. } => 2,
             Self::OtherVersion { .. } | Self::Changed { .. } => 2,

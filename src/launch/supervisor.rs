@@ -92,6 +92,8 @@ pub fn supervise(
     };
     if refused {
         supervisor.put_back(&before);
+    } else if let Err(error) = before.keep_one_copy() {
+        supervisor.record.warn(&format!("an older copy of this run stays: {error}"));
     }
     ended
 }

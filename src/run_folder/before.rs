@@ -33,6 +33,8 @@ pub struct Before {
     events_bytes: u64,
     /// Where the run that was there went (`--fresh`).
     aside: Option<PathBuf>,
+    /// What earlier starts have moved aside.
+    older: Vec<PathBuf>,
 }
 
 impl Before {
@@ -47,12 +49,27 @@ impl Before {
         let files = FILES.into_iter().map(read).collect::<io::Result<Vec<_>>>()?;
         let names = names(folder)?.into_iter().collect();
         let (there, events_bytes) = (folder.exists(), events_bytes(folder)?);
-        Ok(Self { folder: folder.to_owned(), there, files, names, events_bytes, aside: None })
+        let (folder, aside, older) = (folder.to_owned(), None, Vec::new());
+        Ok(Self { folder, there, files, names, events_bytes, aside, older })
     }
 
     /// The run that was there lies in `aside`; the folder is another one.
     pub fn moved_to(folder: &Path, aside: PathBuf) -> io::Result<Self> {
-        Ok(Self { aside: Some(aside), ..Self::of(folder)? })
+        let mut older = super::copies(folder)?;
+        older.retain(|copy| *copy != aside);
+        Ok(Self { aside: Some(aside), older, ..Self::of(folder)? })
+    }
+
+    /// The start was none that is refused: of the runs that were moved aside the newest stays.
+    ///
+    /// # Errors
+    /// The kernel's, with what it was about.
+    pub fn keep_one_copy(&self) -> io::Result<()> {
+        self.older.iter().try_for_each(|copy| {
+            std::fs::remove_dir_all(copy).map_err(|error| {
+                io::Error::new(error.kind(), format!("removing {}: {error}", copy.shown()))
+            })
+        })
     }
 
     /// Whether the run that is there has completed: a start that does not begin leaves it so.
@@ -204,5 +221,18 @@ mod tests {
         assert!(before.put_back().unwrap());
         assert_eq!(tree(&run), [(run.join("config.toml"), b"of the run".to_vec())]);
         assert!(!aside.exists());
+    }
+
+    #[test]
+    fn of_copies_the_newest_stays_and_only_once_a_run_has_begun() {
+        let above = tempfile::tempdir().unwrap();
+        let run = above.path().join("run");
+        let names = ["run.old-1", "run.old-2", "run.old-x", "other.old-1"];
+        let copies = names.map(|name| above.path().join(name));
+        copies.iter().for_each(|copy| std::fs::create_dir(copy).unwrap());
+        let before = Before::moved_to(&run, copies[1].clone()).unwrap();
+        assert!(copies.iter().all(|copy| copy.exists()));
+        before.keep_one_copy().unwrap();
+        assert_eq!(copies.map(|copy| copy.exists()), [false, true, true, true]);
     }
 }

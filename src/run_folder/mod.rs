@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kintsugi_ffi::os;
 use thiserror::Error;
 
 use crate::config::Shown;
@@ -55,6 +56,46 @@ pub fn find(run_dir: &Path) -> Result<(), NoRun> {
         Ok(_) if SIGNS.iter().any(|sign| run_dir.join(sign).exists()) => Ok(()),
         Ok(_) => Err(no_run(format!("holds no run ({} or others)", SIGNS[..3].join(", ")))),
     }
+}
+
+/// The runs right below a folder, by name; without what `--fresh` moved aside.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut runs = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if original(&path).is_none() && find(&path).is_ok() {
+            runs.push(path);
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
+/// Of a folder that `--fresh` moved a run to (`NAME.old-N`), the run's own.
+pub fn original(folder: &Path) -> Option<PathBuf> {
+    let text = folder.to_str()?.trim_end_matches('/');
+    let (run, number) = text.rsplit_once(".old-")?;
+    number.parse::<u32>().ok().map(|_| PathBuf::from(run))
+}
+
+/// What `--fresh` has moved aside of a run.
+///
+/// # Errors
+/// The folder that it lies in cannot be listed.
+pub fn copies(run: &Path) -> io::Result<Vec<PathBuf>> {
+    let above = run.parent().unwrap_or(run);
+    let entries = std::fs::read_dir(above)?.map(|entry| Ok(entry?.path()));
+    let all = entries.collect::<io::Result<Vec<PathBuf>>>()?;
+    Ok(all.into_iter().filter(|path| original(path).is_some_and(|of| of == run)).collect())
+}
+
+/// Whether a launch holds the run: between two attempts no rank has its files open.
+pub fn is_supervised(run: &Path) -> bool {
+    let lock = std::fs::File::open(run.join("lock"));
+    lock.is_ok_and(|lock| os::lock_file(&lock).is_ok_and(|lock| lock == os::Lock::Busy))
 }
 
 /// Why a run cannot live there, if so: its name goes through command lines and JSON. `run_dir` is

@@ -172,6 +172,18 @@ fn configuration_errors_exit_2_and_start_nothing() {
     }
     let output = kintsugi(&["launch", "/no/such.toml", "--run-dir", &run_text]);
     assert_eq!(output.status.code(), Some(2));
+    let pictures = project("configs/quick.toml");
+    for command in ["train", "launch"] {
+        for (set, code, expected) in [
+            ("model.name=nope", 2, "there is no model `nope`"),
+            ("data.train=/no/such/folder", 3, "data.train = /no/such/folder: there is no such"),
+        ] {
+            let output = kintsugi(&[command, &pictures, "-s", set, "--run-dir", &run_text]);
+            assert_eq!(output.status.code(), Some(code), "{command} {set}: {}", stderr(&output));
+            assert!(stderr(&output).contains(expected), "{command} {set}: {}", stderr(&output));
+            assert!(!run.exists(), "{command} {set} left {}", run.display());
+        }
+    }
     assert!(!run.exists(), "a refused run left {}", run.display());
 }
 

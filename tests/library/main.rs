@@ -27,6 +27,7 @@ mod parity;
 mod reference;
 mod refused;
 mod report;
+mod runs;
 mod second_user;
 mod simulate;
 mod simulated_cluster;

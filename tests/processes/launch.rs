@@ -235,6 +235,10 @@ fn a_completed_run_exits_0_and_then_0_at_once() {
     // Anew, beside the old one.
     assert_eq!(lab.launch("complete", &["--fresh"]).code(), Some(0), "{}", lab.text());
     assert!(lab.folder.path().join("run.old-1/result.json").exists());
+    // And once more: of the two old ones the newer stays.
+    assert_eq!(lab.launch("complete", &["--fresh"]).code(), Some(0), "{}", lab.text());
+    assert!(lab.folder.path().join("run.old-2/result.json").exists());
+    assert!(!lab.folder.path().join("run.old-1").exists(), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);
 }
 

@@ -81,12 +81,8 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     }
     let last = events.last();
     let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
-    let ago = last.map(|event| (now - event.time).max(0.0));
-    let state = match &result {
-        Some(result) => name_of(&result.status),
-        None => unfinished(&members, ago, &os::hostname()).to_string(),
-    };
+    let ago = ago(events);
+    let state = state_of(&members, events, result.as_ref());
     let recoveries = episodes(events);
     Ok(Report {
         run: folder.shown(),
@@ -132,6 +128,25 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         recoveries: recoveries.len(),
         result,
     })
+}
+
+/// Seconds since the last event, by this machine's clock.
+fn ago(events: &[Event]) -> Option<f64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    events.last().map(|event| (now - event.time).max(0.0))
+}
+
+fn state_of(members: &[Member], events: &[Event], result: Option<&RunResult>) -> String {
+    match result {
+        Some(result) => name_of(&result.status),
+        None => unfinished(members, ago(events), &os::hostname()).to_string(),
+    }
+}
+
+/// How a run stands, in a word or two, by what was read of it.
+pub(super) fn state(folder: &Path, events: &[Event], result: Option<&RunResult>) -> String {
+    let members = World::read(folder).map(|world| world.members).unwrap_or_default();
+    state_of(&members, events, result)
 }
 
 /// Takes what was written since.

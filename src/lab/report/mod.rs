@@ -8,7 +8,7 @@ use crate::observe::event::{Event, Kind, Setup};
 use crate::observe::ledger::Entry;
 use crate::observe::result::RunResult;
 
-mod axis;
+pub mod axis;
 pub mod bar_chart;
 pub mod compare;
 mod curves;

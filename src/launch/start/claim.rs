@@ -1,7 +1,9 @@
 //! Whose a run is: finds or makes its folder, and takes it from whoever holds it.
 
+use std::io::ErrorKind;
+
 use crate::cluster::resident::Folder;
-use crate::config::{Model, Shown};
+use crate::config::{Config, DataFormat, Model, Shown, Validation};
 use crate::launch::LaunchError;
 use crate::launch::nodes::ClusterNodes;
 use crate::observe::result::RunResult;
@@ -50,18 +52,25 @@ pub fn claim(
     let mut before = None;
     if past == Past::MovesAside && run.join("config.toml").exists() {
         name_weights(&mut config.model)?;
+        there_is_data(config)?;
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
-        say(&format!("the run that was there is now {}", aside.shown()));
+        say(&format!(
+            "the run that was there is now {}; an older copy goes once this one has begun",
+            aside.shown()
+        ));
         before = Some(run.before(Some(aside))?);
         slots.clear();
     }
     match run.inspect(config, owners)? {
         Found::Completed(result) => return Ok(Claimed::Completed(result)),
-        Found::Nothing => name_weights(&mut config.model)?,
+        Found::Nothing => {
+            name_weights(&mut config.model)?;
+            there_is_data(config)?;
+        }
         Found::Unfinished => {}
     }
     let before = match before {
@@ -76,6 +85,32 @@ pub fn claim(
     }
     run.write_config(config)?;
     Ok(Claimed::Ours(lock, before))
+}
+
+/// Of a run that begins: a folder that nobody has made is no reason for a run's folder. What cannot
+/// be looked at now is left to the ranks.
+///
+/// # Errors
+/// The key, and what is not there.
+pub fn there_is_data(config: &Config) -> Result<(), LaunchError> {
+    let validation = match &config.data.validation {
+        Some(Validation::Place(path)) => Some(path),
+        _ => None,
+    };
+    let sets = [("data.train", config.data.train.as_ref()), ("data.validation", validation)];
+    for (key, path) in sets {
+        let Some(path) = path else { continue };
+        // Of shards a pattern may stand for many.
+        let is_pattern = config.data.format == DataFormat::Tar;
+        let looked = std::fs::metadata(path);
+        if !is_pattern && looked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let path = path.shown();
+            let reason =
+                format!("{key} = {path}: there is no such folder; name where the set lies");
+            return Err(LaunchError::NoData { reason });
+        }
+    }
+    Ok(())
 }
 
 /// What a complete run left in memory goes: here, and on nodes that were lost and are back.

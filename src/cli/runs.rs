@@ -1,0 +1,212 @@
+//! `kintsugi runs [FOLDER] | compare A B | remove RUN...`: the runs of a folder at a glance, two of
+//! them side by side, and their removal.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ArgAction;
+
+use super::arguments::{Form, fail, form, print_json};
+use super::status;
+use crate::cluster::resident::Folder;
+use crate::config::{Config, Shown};
+use crate::lab::report::Run;
+use crate::lab::report::read::read_run;
+use crate::lab::runs::{self, bytes_of, listed};
+use crate::observe::console::{print_line, print_text, say};
+use crate::observe::result::Status;
+use crate::observe::spans::amount;
+use crate::run_folder::{self, below, is_supervised};
+
+/// Lists the runs of a folder.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Where they lie.
+    #[arg(default_value = "runs")]
+    folder: PathBuf,
+    /// One JSON object on one line instead of the table.
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
+}
+
+/// What else is done with runs.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Shows keys that differ and results of two runs side by side
+    Compare(Compare),
+    /// Removes runs with all their files, after asking
+    Remove(Remove),
+}
+
+/// `runs compare`
+#[derive(Debug, clap::Args)]
+struct Compare {
+    /// A run directory.
+    #[arg(value_name = "A")]
+    first: PathBuf,
+    /// Another one.
+    #[arg(value_name = "B")]
+    second: PathBuf,
+    /// One JSON object on one line instead of tables.
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
+}
+
+/// `runs remove`
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// Run directories. One that is running is refused.
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Does not ask.
+    #[arg(long)]
+    yes: bool,
+    /// Also runs that were never completed: their last state goes too.
+    #[arg(long)]
+    unfinished: bool,
+}
+
+/// Exit 0; 1 where something could not be read or removed, or nothing was agreed to; 2 where there
+/// is no such folder or run, or it may not be removed.
+pub fn run(args: &Args) -> ExitCode {
+    match &args.action {
+        None => list(args),
+        Some(Action::Compare(args)) => side_by_side(args),
+        Some(Action::Remove(args)) => remove(args),
+    }
+}
+
+fn list(args: &Args) -> ExitCode {
+    let found = match below(&args.folder) {
+        Ok(found) => found,
+        Err(error) => return fail(2, format!("{}: {error}", args.folder.shown())),
+    };
+    if found.is_empty() && args.json == Form::Table {
+        say!("no runs in {}", args.folder.shown());
+        return ExitCode::SUCCESS;
+    }
+    let read = found.iter().map(|folder| {
+        let run = read_or_begun(folder)?;
+        let status = status::state(folder, &run.events, run.result.as_ref());
+        Ok((run, status))
+    });
+    let read: io::Result<Vec<(Run, String)>> = read.collect();
+    match read.and_then(|runs| listed(&runs)) {
+        Ok(runs) if args.json == Form::Json => print_json(&serde_json::json!({ "runs": runs })),
+        Ok(runs) => print_text(&runs::table(&runs)),
+        Err(error) => return fail(1, error),
+    }
+    ExitCode::SUCCESS
+}
+
+/// One without events has not made its first step.
+fn read_or_begun(folder: &Path) -> io::Result<Run> {
+    match read_run(folder, None) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let path = folder.to_string_lossy().into_owned();
+            let config = std::fs::read_to_string(folder.join("config.toml")).unwrap_or_default();
+            Ok(Run { path, config, ..Run::default() })
+        }
+        read => read,
+    }
+}
+
+fn side_by_side(args: &Compare) -> ExitCode {
+    let read = |folder: &PathBuf| match run_folder::find(folder) {
+        Ok(()) => read_run(folder, None).map_err(|error| (1, error.to_string())),
+        Err(missing) => Err((2, missing.to_string())),
+    };
+    match read(&args.first).and_then(|first| Ok([first, read(&args.second)?])) {
+        Ok(both) => {
+            let pair = runs::pair(&both);
+            match args.json {
+                Form::Json => print_json(&pair),
+                Form::Table => print_text(&pair.table()),
+            }
+            ExitCode::SUCCESS
+        }
+        Err((code, reason)) => fail(code, reason),
+    }
+}
+
+fn remove(args: &Remove) -> ExitCode {
+    // All are looked at before any is removed.
+    if let Some(reason) = args.runs.iter().find_map(|run| refusal(run, args)) {
+        return fail(2, reason);
+    }
+    let mut all = 0;
+    for run in &args.runs {
+        let bytes = bytes_of(run).unwrap_or_default();
+        say!("{}, {}", run.shown(), amount(bytes));
+        all += bytes;
+    }
+    if !args.yes {
+        match agreed(args.runs.len(), all) {
+            Ok(true) => {}
+            Ok(false) => return fail(1, "nothing was removed"),
+            Err(reason) => return fail(2, reason),
+        }
+    }
+    for run in &args.runs {
+        if let Err(error) = take_away(run) {
+            return fail(1, format!("{}: {error}", run.shown()));
+        }
+        print_line!("removed {}", run.shown());
+    }
+    ExitCode::SUCCESS
+}
+
+/// Why a run stays, if so.
+fn refusal(run: &Path, args: &Remove) -> Option<String> {
+    if let Err(missing) = run_folder::find(run) {
+        return Some(missing.to_string());
+    }
+    let name = run.shown();
+    if run.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+        return Some(format!("{name} is a link: name the folder itself"));
+    }
+    let read = match read_or_begun(run) {
+        Ok(read) => read,
+        Err(error) => return Some(error.to_string()),
+    };
+    let state = status::state(run, &read.events, read.result.as_ref());
+    if is_supervised(run) || state.starts_with("running") {
+        return Some(format!(
+            "{name} is running: stop it first (Ctrl-C, or SIGTERM to its launch)"
+        ));
+    }
+    let completed = read.result.is_some_and(|result| result.status == Status::Completed);
+    (!completed && !args.unfinished).then(|| {
+        format!("{name} was never completed ({state}): --unfinished removes it all the same")
+    })
+}
+
+/// Asks; an error where nobody can answer.
+fn agreed(runs: usize, bytes: u64) -> Result<bool, String> {
+    if !io::stdin().is_terminal() {
+        return Err("nobody is there to be asked: --yes removes without".into());
+    }
+    let what = if runs == 1 { "this run".to_owned() } else { format!("these {runs} runs") };
+    say!("remove {what}, {}? [y/N]", amount(bytes));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| error.to_string())?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Its state in memory, then its folder; under another name first, so that what is half removed is
+/// no run.
+fn take_away(run: &Path) -> io::Result<()> {
+    let path = std::path::absolute(run)?;
+    let config = std::fs::read_to_string(path.join("config.toml")).unwrap_or_default();
+    if let Ok(config) = toml::from_str::<Config>(&config) {
+        Folder::new(&config.recovery.resident_dir, &run_folder::id(&path)).clear();
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let leaving = path.with_file_name(format!(".{name}.removed-{}", std::process::id()));
+    std::fs::rename(&path, &leaving)?;
+    std::fs::remove_dir_all(&leaving)
+}
