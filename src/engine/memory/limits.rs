@@ -86,7 +86,7 @@ impl Limits {
             }
             _ => (
                 "a micro-batch of",
-                ", set memory.mode = \"planned\", which holds the least, or raise \
+                ", set memory.mode = \"planned\", which may hold less, or raise \
                  train.accumulate",
             ),
         };

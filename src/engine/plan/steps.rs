@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::adaptive::{Adaptive, Pass};
 use super::lifetime::{Touches, Value, intervals};
 use super::operation::{Kernel, Role};
-use super::placement::{Overwrite, Span, place};
+use super::placement::{Overwrite, Placement, Span, place};
 use super::taps::Taps;
 use super::tensor::{Desc, Place};
 
@@ -164,7 +164,7 @@ impl Draft {
         self.remote.get(value).is_some_and(|&is_remote| is_remote)
     }
 
-    /// Bytes that cross the link when a step uses what is remote: what it writes, what it reads.
+    /// Bytes that cross the link when a step uses what is remote: of writes, and of reads.
     pub fn crossing_bytes(&self, step: usize) -> [u64; 2] {
         let Step { reads, writes, .. } = &self.steps[step];
         [writes, reads].map(|values| {
@@ -224,16 +224,15 @@ impl Draft {
         let overwrites = steps
             .clone()
             .flat_map(|(at, step)| step.overwrites.iter().map(move |&overwrite| (at, overwrite)));
-        // What is remote has an arena of its own, behind the other.
-        let [near, remote] = [false, true].map(|is_remote| {
-            let lies_there = |(value, of): (usize, &Value)| match self.is_remote(value) == is_remote
-            {
-                true => of.clone(),
-                false => Value { intervals: Vec::new(), ..of.clone() },
-            };
-            let own: Vec<Value> = values.iter().enumerate().map(lies_there).collect();
-            place(&own, overwrites.clone())
-        });
+        let place = |values: &[Value]| place(values, overwrites.clone());
+        let (near, remote) = match self.remote.contains(&true) {
+            false => (place(&values), Placement::default()),
+            true => (
+                place(&living(&values, |value| !self.is_remote(value))),
+                // It has an arena of its own, behind the other.
+                place(&living(&values, |value| self.is_remote(value))),
+            ),
+        };
         let lies = |value: usize, at: usize| {
             let now = life_at(&values[value], at);
             match self.is_remote(value) {
@@ -254,6 +253,15 @@ impl Draft {
 fn life_at(value: &Value, at: usize) -> usize {
     let now = value.intervals.iter().rposition(|life| life.first <= at);
     now.expect("a step touches only values that live")
+}
+
+/// The same values, of which only these live.
+fn living(values: &[Value], lives: impl Fn(usize) -> bool) -> Vec<Value> {
+    let own = |(value, of): (usize, &Value)| match lives(value) {
+        true => of.clone(),
+        false => Value { intervals: Vec::new(), ..of.clone() },
+    };
+    values.iter().enumerate().map(own).collect()
 }
 
 /// What can be run.

@@ -106,9 +106,12 @@ pub struct FarTier {
     /// Ways to hold values.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
-    /// Memory of the process, by model.
+    /// What the paper says of memory, by model; perhaps of so many processes.
     #[serde(default)]
     pub paper: BTreeMap<String, Bytes>,
+    /// See `paper`.
+    #[serde(default = "one_process")]
+    pub processes: u64,
 }
 
 /// `kind = "step_time"`
@@ -141,6 +144,10 @@ pub struct StepTime {
     /// The first is what the others are compared with.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
+}
+
+fn one_process() -> u64 {
+    1
 }
 
 fn one() -> usize {
@@ -273,6 +280,9 @@ impl Measure {
         match self {
             Self::FarTier(of) if of.paper.keys().any(|model| !subjects.contains(model)) => {
                 Err(format!("paper: write some of {subjects:?}"))
+            }
+            Self::FarTier(of) if !(1..=4096).contains(&of.processes) => {
+                Err("processes: write 1 to 4096".into())
             }
             Self::StepTime(of) => {
                 let counts = [&of.batches[..], &[of.threads, of.steps]].concat();

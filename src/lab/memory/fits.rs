@@ -255,11 +255,16 @@ pub fn far_tiers(of: &FarTier) -> Result<Part, String> {
         }
     }
     let head = ["model", "case", "in core", "near tier", "far tier", "copied out", "copied back"];
-    let paper = "process, in the paper";
-    let mut table = Table::new(head.into_iter().chain([paper]));
+    let together = match of.processes {
+        1 => "far tier of a process".to_string(),
+        processes => format!("far tiers of {processes} processes"),
+    };
+    let last = [together, "memory, in the paper".to_string()];
+    let mut table = Table::new(head.map(String::from).into_iter().chain(last));
     for row in &rows {
         let bytes = [row.in_core_bytes, row.near_bytes, row.far_bytes].into_iter();
-        let bytes = bytes.chain(row.moved_bytes).map(amount);
+        let together = row.far_bytes * of.processes;
+        let bytes = bytes.chain(row.moved_bytes).chain([together]).map(amount);
         let paper = row.paper_bytes.map_or(NONE.into(), amount);
         let names = [escape(&row.model), escape(&row.case)].into_iter();
         table.row(names.chain(bytes).chain([paper]).collect::<Vec<_>>());

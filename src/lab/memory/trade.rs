@@ -1,7 +1,7 @@
 //! Memory of the host, pinned for a far tier or left to the cache of files: the more is pinned, the
 //! less is computed again, and the more is read from storage. With H for both, P pinned and a set
-//! of D, the cache has c = (H - P) / D of it, and a step takes the longer of computing within the near
-//! tier and reading what is not cached.
+//! of D, the cache has c = (H - P) / D of it, and a step takes the longer of computing within the
+//! near tier and reading what is not cached.
 
 use serde::Serialize;
 
