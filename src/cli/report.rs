@@ -18,10 +18,9 @@ use crate::run_folder::{below, find, original};
 /// Draws learning curves, recoveries and checkpoints of one or more runs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Run directories, a folder of them, or an experiment's folder. Runs whose configurations are equal but for
-    /// `run.seed` and `run.name` are seeds of one arm; the same seed again is an arm of its own.
-    /// Copies that --fresh moved aside (NAME.old-N) are left out beside
-    /// other runs.
+    /// Run directories, a folder of them, or an experiment's folder. Runs whose configurations are
+    /// equal but for `run.seed` and `run.name` are seeds of one arm; the same seed again is an arm
+    /// of its own. Copies that --fresh moved aside (NAME.old-N) are left out beside other runs.
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
     /// The page; unset: report.html in the (first) folder.
