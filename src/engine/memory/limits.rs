@@ -92,8 +92,8 @@ impl Limits {
         };
         EngineError::Refused(format!(
             "device.memory_budget: {what} {samples} samples takes {wanted_bytes} B ({}) of the \
-             near tier at the least with memory.mode = {} ({most}), and a worker may take {budget} B \
-             ({}): raise device.memory_budget, which a rank's workers share{instead}",
+             near tier at the least with memory.mode = {} ({most}), and a worker may take \
+             {budget} B ({}): raise device.memory_budget, which a rank's workers share{instead}",
             amount(wanted_bytes as u64),
             shown(self.mode),
             amount(budget as u64),
