@@ -7,6 +7,7 @@ use clap_mangen::Man;
 
 use super::arguments::fail;
 use crate::observe::console::print_text;
+use crate::observe::machine::VERSION;
 
 /// Prints a manual page: `kintsugi man launch | man -l -` shows it.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,8 @@ pub fn run(args: &Args, mut line: Command) -> ExitCode {
         line = found.clone();
     }
     let mut text = Vec::new();
-    match Man::new(line).render(&mut text) {
+    let page = Man::new(line).source(format!("Kintsugi {VERSION}")).manual("Kintsugi");
+    match page.render(&mut text) {
         Ok(()) => print_text(&String::from_utf8_lossy(&text)),
         Err(error) => return fail(1, error),
     }

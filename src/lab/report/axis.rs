@@ -46,6 +46,11 @@ impl Axis {
         Self::ALL.into_iter().filter(is_known).collect()
     }
 
+    /// The one that lengths and machines leave comparable, where the runs know it.
+    pub fn comparable(study: &Study) -> Self {
+        Self::known(study).first().copied().unwrap_or(Self::Time)
+    }
+
     /// Where the longest run of a study ends.
     pub fn end(self, study: &Study) -> f64 {
         if self == Self::Time {

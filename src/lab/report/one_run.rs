@@ -1,5 +1,6 @@
 //! The page of one run: how it ended, what it was made of, its curves, what was lost and why.
 
+use super::axis::Axis;
 use super::curves::{self, Both};
 use super::line_chart::grouped;
 use super::markup::{Table, facts};
@@ -25,7 +26,7 @@ pub fn fill(page: &mut Page, study: &Study, run: &Run, runs: &[RunSummary]) {
         page.add(&table);
         page.figure(page_cache::figure(study));
     }
-    page.axes(study);
+    page.axes(study, Axis::comparable(study));
     page.figure(curves::of_one_run(study, Both::Error));
     page.figure(curves::of_one_run(study, Both::Loss));
     page.figure(curves::learning_rate(study));

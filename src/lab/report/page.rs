@@ -1,5 +1,6 @@
 //! The report's page: which figures and tables, in which order, and the words around them.
 
+use super::axis::Axis;
 use super::compare::Bits;
 use super::groups::{Difference, Keys, configuration as configuration_of, differences};
 use super::markup::document;
@@ -41,7 +42,11 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
         page.add(&table);
         page.figure(page_cache::figure(study));
     }
-    page.axes(study);
+    let alike = match handling_alone {
+        true => Alike::ButFailures,
+        false => Alike::InPart,
+    };
+    page.axes(study, first_axis(study, alike));
     if summary::is_calm(runs) {
         page.add(&tables::calm_arms(study, runs));
         page.figure(curves::validation_error(study));
@@ -57,6 +62,29 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
         page.figure(curves::throughput(study));
     } else {
         page.add(&tables::differences(study, &differences));
+    }
+}
+
+/// How much the arms of a study have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alike {
+    /// All but what fails and what is done about it.
+    ButFailures,
+    /// Something else differs too.
+    InPart,
+}
+
+/// Which axis a page shows first: where failures are compared, or all had the same time on one
+/// machine, wall time.
+fn first_axis(study: &Study, alike: Alike) -> Axis {
+    let Some(first) = study.runs.first() else { return Axis::Time };
+    let limit = first.max_seconds;
+    let timed = limit.is_some() && study.runs.iter().all(|run| run.max_seconds == limit);
+    let same_machine = study.runs.iter().all(|run| run.machine() == first.machine());
+    let failed = study.runs.iter().any(|run| !failures(&run.events).is_empty());
+    match failed && alike == Alike::ButFailures || timed && same_machine {
+        true => Axis::Time,
+        false => Axis::comparable(study),
     }
 }
 

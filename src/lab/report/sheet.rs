@@ -2,7 +2,6 @@
 
 use super::axis::Axis;
 use super::figures::{self, Figure};
-use super::series::failures;
 use super::summary::RunSummary;
 use super::svg::escape;
 use super::{Study, curves, markup, tables};
@@ -25,9 +24,8 @@ impl Page {
         self.body.push_str(html);
     }
 
-    /// The choice of an axis, which every figure below follows.
-    pub fn axes(&mut self, study: &Study) {
-        let first = first(study);
+    /// The choice of an axis, which every figure below follows; `first`: which is shown unasked.
+    pub fn axes(&mut self, study: &Study, first: Axis) {
         self.add("<p class=\"axes\">Curves against</p>\n");
         for axis in Axis::known(study) {
             let (name, words) = (axis.name(), axis.words());
@@ -74,19 +72,5 @@ impl Page {
         let key = if key.is_empty() { key } else { format!("<p class=\"keys\">{key}</p>\n") };
         let caption = format!("Figure {}. {}", self.figures, figure.caption);
         self.add(&markup::figure(&(figure.drawings.concat() + &key), &caption));
-    }
-}
-
-/// Which a page shows first: where failures are compared, or all had the same time on one
-/// machine, wall time; else what other lengths and machines leave comparable.
-fn first(study: &Study) -> Axis {
-    let limits = || study.runs.iter().map(|run| run.max_seconds);
-    let timed = limits().all(|limit| limit.is_some() && limit == study.runs[0].max_seconds);
-    let failed = study.runs.iter().any(|run| !failures(&run.events).is_empty());
-    let same_machine = study.runs.iter().all(|run| run.machine() == study.runs[0].machine());
-    let several = study.runs.len() > 1;
-    match several && (failed || timed && same_machine) {
-        true => Axis::Time,
-        false => Axis::known(study).first().copied().unwrap_or(Axis::Time),
     }
 }
