@@ -7,7 +7,7 @@ use crate::config::Shown;
 
 use super::spec::{GraphBuilder, ModelError};
 use super::window::{AvgPool, Pair};
-use super::{Graph, LayerKind, Shape};
+use super::{Graph, LayerKind, Shape, Spread};
 
 /// Reads a model file. Layers in order; each reads the one before it unless `inputs` names others:
 ///
@@ -31,6 +31,8 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
     struct File {
         #[serde(default = "unnamed")]
         name: String,
+        #[serde(default)]
+        spread: Spread,
         layer: Vec<Spanned<toml::Table>>,
     }
     fn unnamed() -> String {
@@ -50,13 +52,14 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
         }
         places.push((layer.name, line));
     }
-    builder.finish().map_err(|error| {
+    let graph = builder.finish().map_err(|error| {
         let ModelError::Layer { layer, .. } = &error else { return error };
         match places.iter().rfind(|(name, _)| name == layer) {
             Some((_, line)) => ModelError::File(format!("line {line}: {error}")),
             None => error,
         }
-    })
+    })?;
+    Ok(Graph { spread: file.spread, ..graph })
 }
 
 /// The line of a place in a text, from 1.

@@ -1,12 +1,12 @@
 //! First weights, a pure function of (seed, tensor). Only `+ - * /` and square roots are used,
 //! which IEEE 754 defines to the last bit, so that no C library can change a run.
 
-use super::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+use super::{Graph, LayerKind, Layout, Spread, TensorKind, TensorSpec};
 use crate::config::seed::{Stream, mix64, purpose};
 use crate::config::variates::normal_pair;
 
 /// First parameters. Convolutions: normal, variance 2 / fan-out (He et al. 2015, as torchvision's
-/// ResNet and VGG). Linear layers that feed a ReLU: normal, variance 2 / fan-in; others: uniform
+/// ResNet and VGG), or 2 / fan-in where the graph says so. Linear layers that feed a ReLU: normal, variance 2 / fan-in; others: uniform
 /// within 1 / sqrt(fan-in), PyTorch's default. Biases 0, batch-norm scales 1.
 pub fn parameters(graph: &Graph, layout: &Layout, seed: u64) -> Vec<f32> {
     let mut parameters = vec![0.0; layout.parameters];
@@ -18,8 +18,11 @@ pub fn parameters(graph: &Graph, layout: &Layout, seed: u64) -> Vec<f32> {
         let mut stream = Stream::new(&[seed, purpose::WEIGHTS, name_key(&tensor.name)]);
         match (&graph.nodes[tensor.node].kind, tensor.kind) {
             (LayerKind::Conv(conv), TensorKind::Weight) => {
-                let fan_out = conv.channels * conv.kernel.area();
-                normal(&mut stream, values, (2.0 / fan_out as f64).sqrt());
+                let fan = match graph.spread {
+                    Spread::FanOut => conv.channels * conv.kernel.area(),
+                    Spread::FanIn => tensor.shape[1..].iter().product(),
+                };
+                normal(&mut stream, values, (2.0 / fan as f64).sqrt());
             }
             (LayerKind::Linear { .. }, TensorKind::Weight) => {
                 linear(graph, tensor, &mut stream, values);

@@ -115,6 +115,20 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// Classifiers within the model.
     pub heads: Vec<Head>,
+    /// How convolutions begin.
+    pub spread: Spread,
+}
+
+/// By what the variance of a convolution's first weights is divided. Without norms signals keep
+/// their size by the inputs; PyTorch's residual networks begin by the outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// By the values that one input goes to.
+    #[default]
+    FanOut,
+    /// By the values that one output comes from.
+    FanIn,
 }
 
 /// A classifier within a model, which only training computes: a node that gives logits, and the

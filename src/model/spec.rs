@@ -3,7 +3,7 @@
 use crate::config::Shown;
 
 use super::window::{Pair, SIZE_MAX};
-use super::{Graph, Head, LayerKind, Node, Shape};
+use super::{Graph, Head, LayerKind, Node, Shape, Spread};
 
 /// Why there is no such model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -110,7 +110,8 @@ impl GraphBuilder {
     /// Infers all shapes and checks the whole.
     pub fn finish(self) -> Result<Graph, ModelError> {
         let Self { name, input, classes, nodes, heads } = self;
-        let mut graph = Graph { name, input, classes, nodes, heads };
+        let spread = Spread::default();
+        let mut graph = Graph { name, input, classes, nodes, heads, spread };
         graph.infer()?;
         Ok(graph)
     }

@@ -3,13 +3,16 @@
 use std::fmt::Write;
 
 use super::window::{AvgPool, Conv, MaxPool, Padding, Pair};
-use super::{Graph, LayerKind};
+use super::{Graph, LayerKind, Spread};
 
 /// The text of a model file with these layers. The layer that decides the number of classes takes
 /// it from the data set, where there is one that alone does.
 pub fn to_toml(graph: &Graph) -> String {
     let by_classes = decides_classes(graph);
     let mut text = format!("name = {}\n", quoted(&graph.name));
+    if graph.spread == Spread::FanIn {
+        text.push_str("spread = \"fan_in\"\n");
+    }
     for (at, node) in graph.nodes.iter().enumerate() {
         let mut table = Table { text: String::from("\n[[layer]]\n") };
         table.put("name", &quoted(&node.name));

@@ -166,6 +166,9 @@ impl Draft {
 
     /// Bytes that cross the link when a step uses what is remote: of writes, and of reads.
     pub fn crossing_bytes(&self, step: usize) -> [u64; 2] {
+        if self.remote.is_empty() {
+            return [0; 2];
+        }
         let Step { reads, writes, .. } = &self.steps[step];
         [writes, reads].map(|values| {
             let remote = values.iter().filter(|&&value| self.is_remote(value));
