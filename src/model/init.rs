@@ -6,8 +6,9 @@ use crate::config::seed::{Stream, mix64, purpose};
 use crate::config::variates::normal_pair;
 
 /// First parameters. Convolutions: normal, variance 2 / fan-out (He et al. 2015, as torchvision's
-/// ResNet and VGG), or 2 / fan-in where the graph says so. Linear layers that feed a ReLU: normal, variance 2 / fan-in; others: uniform
-/// within 1 / sqrt(fan-in), PyTorch's default. Biases 0, batch-norm scales 1.
+/// ResNet and VGG), or 2 / fan-in where the graph says so. Linear layers that feed a ReLU: normal,
+/// variance 2 / fan-in; others: uniform within 1 / sqrt(fan-in), PyTorch's default. Biases 0,
+/// batch-norm scales 1.
 pub fn parameters(graph: &Graph, layout: &Layout, seed: u64) -> Vec<f32> {
     let mut parameters = vec![0.0; layout.parameters];
     for tensor in &layout.tensors {
