@@ -251,7 +251,11 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             engine.far_bytes,
             workers,
             if far_tier(config) == Place::Ram { PRIVATE } else { IN_A_FILE },
-            "name a folder with room as memory.far, or raise device.memory_budget",
+            if config.device.kind == "cuda" {
+                "raise device.memory_budget"
+            } else {
+                "name a folder with room as memory.far, or raise device.memory_budget"
+            },
         ),
         part(
             "an owner's decoded pictures",

@@ -141,6 +141,9 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
+/// How often a folder is removed into which others still put what they have begun.
+const REMOVALS_MAX: usize = 64;
+
 /// Removes a folder and all that is in it, if it is a folder of ours; whether it did. Links in it
 /// are removed, not followed.
 ///
@@ -153,7 +156,17 @@ pub fn remove_folder(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     }
-    match std::fs::remove_dir_all(path) {
+    let mut removed = std::fs::remove_dir_all(path);
+    for _ in 1..REMOVALS_MAX {
+        match &removed {
+            // Somebody has put something there meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                removed = std::fs::remove_dir_all(path);
+            }
+            _ => break,
+        }
+    }
+    match removed {
         Ok(()) => Ok(true),
         // Another process that clears up was faster.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -87,8 +87,12 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
     let runs = folders.iter().map(|folder| read_run(folder, None));
     let mut runs = runs.collect::<io::Result<Vec<_>>>()?;
     name_arms(&mut runs);
-    let mut machines: Vec<&str> = runs.iter().filter_map(Run::machine).collect();
-    machines.dedup();
+    let mut machines: Vec<&str> = Vec::new();
+    for machine in runs.iter().filter_map(Run::machine) {
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
     // Of one run its own table tells.
     let machine = if runs.len() > 1 { machines.join("; ") } else { String::new() };
     let mut study = Study {

@@ -1,11 +1,13 @@
 //! `kintsugi runs [FOLDER] | compare A B | remove RUN...`: the runs of a folder at a glance, two of
 //! them side by side, and their removal.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ArgAction;
+use kintsugi_ffi::os;
 
 use super::arguments::{Form, fail, form, print_json};
 use super::status;
@@ -15,6 +17,7 @@ use crate::lab::report::Run;
 use crate::lab::report::read::read_run;
 use crate::lab::runs::{self, bytes_of, listed};
 use crate::observe::console::{print_line, print_text, say};
+use crate::observe::refusal::if_there;
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
 use crate::run_folder::{self, below, is_supervised};
@@ -38,7 +41,7 @@ pub struct Args {
 enum Action {
     /// Shows keys that differ and results of two runs side by side
     Compare(Compare),
-    /// Removes runs with all their files, after asking
+    /// Removes runs with their folders and their state in this machine's memory, after asking
     Remove(Remove),
 }
 
@@ -100,6 +103,9 @@ fn list(args: &Args) -> ExitCode {
         Ok(runs) => print_text(&runs::table(&runs)),
         Err(error) => return fail(1, error),
     }
+    for copy in found.iter().flat_map(|run| run_folder::copies(run).unwrap_or_default()) {
+        say!("not listed: {}, which --fresh moved aside", copy.shown());
+    }
     ExitCode::SUCCESS
 }
 
@@ -108,8 +114,10 @@ fn read_or_begun(folder: &Path) -> io::Result<Run> {
     match read_run(folder, None) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let path = folder.to_string_lossy().into_owned();
-            let config = std::fs::read_to_string(folder.join("config.toml")).unwrap_or_default();
-            Ok(Run { path, config, ..Run::default() })
+            let text = if_there(std::fs::read_to_string(folder.join("config.toml")))?;
+            let config = text.unwrap_or_default();
+            let seed = toml::from_str::<Config>(&config).map_or(0, |config| config.run.seed);
+            Ok(Run { path, config, seed, ..Run::default() })
         }
         read => read,
     }
@@ -140,9 +148,13 @@ fn remove(args: &Remove) -> ExitCode {
     }
     let mut all = 0;
     for run in &args.runs {
-        let bytes = bytes_of(run).unwrap_or_default();
-        say!("{}, {}", run.shown(), amount(bytes));
-        all += bytes;
+        match bytes_of(run) {
+            Ok(bytes) => {
+                say!("{}, {}", run.shown(), amount(bytes));
+                all += bytes;
+            }
+            Err(error) => return fail(1, format!("{}: {error}", run.shown())),
+        }
     }
     if !args.yes {
         match agreed(args.runs.len(), all) {
@@ -152,6 +164,10 @@ fn remove(args: &Remove) -> ExitCode {
         }
     }
     for run in &args.runs {
+        // It may go on since it was asked for.
+        if let Some(reason) = refusal(run, args) {
+            return fail(2, reason);
+        }
         if let Err(error) = take_away(run) {
             return fail(1, format!("{}: {error}", run.shown()));
         }
@@ -166,6 +182,10 @@ fn refusal(run: &Path, args: &Remove) -> Option<String> {
         return Some(missing.to_string());
     }
     let name = run.shown();
+    // Others have files of these names, too.
+    if configured(run).is_none() {
+        return Some(format!("{name} holds no configuration of a run: remove it by hand"));
+    }
     if run.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
         return Some(format!("{name} is a link: name the folder itself"));
     }
@@ -197,16 +217,27 @@ fn agreed(runs: usize, bytes: u64) -> Result<bool, String> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// Its state in memory, then its folder; under another name first, so that what is half removed is
-/// no run.
+/// The configuration that a run was begun with.
+fn configured(run: &Path) -> Option<Config> {
+    let text = std::fs::read_to_string(run.join("config.toml")).ok()?;
+    // One without sections may be anybody's.
+    text.contains("[run]").then(|| toml::from_str(&text).ok()).flatten()
+}
+
+/// Its folder, under another name first, so that what is half removed is no run; then its state in
+/// this machine's memory. Whoever would go on with it meanwhile is kept out.
 fn take_away(run: &Path) -> io::Result<()> {
     let path = std::path::absolute(run)?;
-    let config = std::fs::read_to_string(path.join("config.toml")).unwrap_or_default();
-    if let Ok(config) = toml::from_str::<Config>(&config) {
-        Folder::new(&config.recovery.resident_dir, &run_folder::id(&path)).clear();
+    let (config, id) = (configured(&path), run_folder::id(&path));
+    let lock = File::options().create(true).append(true).open(path.join("lock"))?;
+    if os::lock_file(&lock)? == os::Lock::Busy {
+        return Err(io::Error::other("it has just gone on: stop it first"));
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let leaving = path.with_file_name(format!(".{name}.removed-{}", std::process::id()));
     std::fs::rename(&path, &leaving)?;
+    if let Some(config) = config {
+        Folder::new(&config.recovery.resident_dir, &id).clear();
+    }
     std::fs::remove_dir_all(&leaving)
 }

@@ -86,7 +86,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
     (
         &["deterministic", "benchmark", "cudnn_benchmark"],
-        "there is none: a run always has the same bits",
+        "there is none: with the synchronous exchange a run always has the same bits",
     ),
 ];
 

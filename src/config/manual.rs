@@ -65,21 +65,21 @@ pub fn all() -> Vec<Key> {
     keys::all().map(|key| described(key, &defaults)).collect()
 }
 
-/// The key that is meant by its full name, by its name alone where only one section has it, or by
-/// what it is called elsewhere.
+/// The key that is meant by its full name, by what it is called elsewhere, or by its name alone
+/// where only one section has it.
 ///
 /// # Errors
 /// What may have been meant.
 pub fn find(typed: &str) -> Result<Key, String> {
     let all = all();
     let known = |key: &str| all.iter().find(|known| known.key == key).cloned();
+    if let Some(found) = known(typed).or_else(|| foreign::key(typed).and_then(known)) {
+        return Ok(found);
+    }
     let named: Vec<&Key> =
         all.iter().filter(|known| known.key.rsplit('.').next() == Some(typed)).collect();
     if let [only] = named.as_slice() {
         return Ok((*only).clone());
-    }
-    if let Some(found) = known(typed).or_else(|| foreign::key(typed).and_then(known)) {
-        return Ok(found);
     }
     let hint = match typed.rsplit_once('.') {
         Some((section, name)) => keys::hint(Some(section), name),
@@ -240,6 +240,7 @@ mod tests {
     fn a_key_is_found_by_what_people_call_it() {
         assert_eq!(of("lr").key, "optimizer.learning_rate");
         assert_eq!(of("global_batch").key, "train.global_batch");
+        assert_eq!(of("batch").key, "train.global_batch");
         assert_eq!(of("device.kind").key, "device.kind");
         assert!(find("every").unwrap_err().contains("`evaluation.every` or `checkpoint.every`"));
         assert!(search("momentum").iter().any(|key| key.key == "optimizer.momentum"));

@@ -15,6 +15,7 @@ use crate::lab::report::groups::{Keys, configuration, differences};
 use crate::lab::report::summary::{RunSummary, summarise};
 use crate::lab::report::{NONE, Run, Study, Table, tables};
 use crate::observe::event::name_of;
+use crate::observe::refusal::if_there;
 use crate::observe::spans::{amount, clock};
 
 /// One run of a list.
@@ -96,14 +97,13 @@ fn seconds_since(time: f64) -> f64 {
 /// Something in it cannot be looked at.
 pub fn bytes_of(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
-    for entry in std::fs::read_dir(folder)? {
+    // Whatever lies in a run that goes on may be gone meanwhile.
+    for entry in if_there(std::fs::read_dir(folder))?.into_iter().flatten() {
         let entry = entry?;
-        bytes += match entry.metadata() {
-            Ok(found) if found.is_dir() => bytes_of(&entry.path())?,
-            Ok(found) => found.len(),
-            // A file of a run that goes on may be gone meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error),
+        bytes += match if_there(entry.metadata())? {
+            Some(found) if found.is_dir() => bytes_of(&entry.path())?,
+            Some(found) => found.len(),
+            None => 0,
         };
     }
     Ok(bytes)

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
+use crate::observe::ledger::LEDGER_FILE;
 use crate::observe::log::EVENTS_FILE;
 use crate::observe::refusal::if_there;
 use crate::observe::result::{RunResult, Status};
@@ -56,15 +57,25 @@ impl Before {
     /// The run that was there lies in `aside`; the folder is another one.
     pub fn moved_to(folder: &Path, aside: PathBuf) -> io::Result<Self> {
         let mut older = super::copies(folder)?;
-        older.retain(|copy| *copy != aside);
+        older.retain(|copy| *copy != aside && super::find(copy).is_ok());
         Ok(Self { aside: Some(aside), older, ..Self::of(folder)? })
     }
 
-    /// The start was none that is refused: of the runs that were moved aside the newest stays.
+    /// What goes once the run has begun.
+    pub fn older(&self) -> &[PathBuf] {
+        &self.older
+    }
+
+    /// Of the runs that were moved aside the newest stays, once both it and the one that has its
+    /// place hold work: none goes for one that never began.
     ///
     /// # Errors
     /// The kernel's, with what it was about.
     pub fn keep_one_copy(&self) -> io::Result<()> {
+        let Some(aside) = &self.aside else { return Ok(()) };
+        if !holds_work(aside)? || !holds_work(&self.folder)? {
+            return Ok(());
+        }
         self.older.iter().try_for_each(|copy| {
             std::fs::remove_dir_all(copy).map_err(|error| {
                 io::Error::new(error.kind(), format!("removing {}: {error}", copy.shown()))
@@ -76,8 +87,7 @@ impl Before {
     pub fn had_completed(&self) -> bool {
         let mut files = self.files.iter();
         let result = files.find(|(name, _)| *name == RESULT).and_then(|(_, body)| body.as_deref());
-        let result = result.and_then(|body| serde_json::from_slice::<RunResult>(body).ok());
-        result.is_some_and(|result| result.status == Status::Completed)
+        result.is_some_and(completed)
     }
 
     /// The start was refused: makes the folder what it was, unless the run has begun or gone on
@@ -141,6 +151,19 @@ fn names(folder: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(all)
+}
+
+/// Whether a run has committed a step, or completed.
+fn holds_work(folder: &Path) -> io::Result<bool> {
+    let ledger = if_there(std::fs::metadata(folder.join(LEDGER_FILE)))?;
+    let result = if_there(std::fs::read(folder.join(RESULT)))?;
+    Ok(ledger.is_some_and(|ledger| ledger.len() > 0) || result.as_deref().is_some_and(completed))
+}
+
+/// Whether a result says so.
+fn completed(body: &[u8]) -> bool {
+    let result = serde_json::from_slice::<RunResult>(body).ok();
+    result.is_some_and(|result| result.status == Status::Completed)
 }
 
 fn events_bytes(folder: &Path) -> io::Result<u64> {
@@ -224,15 +247,27 @@ mod tests {
     }
 
     #[test]
-    fn of_copies_the_newest_stays_and_only_once_a_run_has_begun() {
+    fn of_copies_the_newest_stays_and_only_once_both_hold_work() {
         let above = tempfile::tempdir().unwrap();
         let run = above.path().join("run");
-        let names = ["run.old-1", "run.old-2", "run.old-x", "other.old-1"];
+        let names = ["run.old-1", "run.old-2", "run.old-x", "other.old-1", "run.old-3"];
         let copies = names.map(|name| above.path().join(name));
-        copies.iter().for_each(|copy| std::fs::create_dir(copy).unwrap());
+        for copy in copies.iter().chain([&run]) {
+            std::fs::create_dir(copy).unwrap();
+        }
+        // The last one is no run.
+        copies[..4].iter().for_each(|copy| std::fs::write(copy.join("config.toml"), "").unwrap());
         let before = Before::moved_to(&run, copies[1].clone()).unwrap();
-        assert!(copies.iter().all(|copy| copy.exists()));
+        assert_eq!(before.older(), [copies[0].clone()]);
+        let commit = |run: &Path| std::fs::write(run.join(LEDGER_FILE), "{}\n").unwrap();
+        let there = || copies.each_ref().map(|copy| copy.exists());
         before.keep_one_copy().unwrap();
-        assert_eq!(copies.map(|copy| copy.exists()), [false, true, true, true]);
+        commit(&run);
+        // What stays would hold nothing.
+        before.keep_one_copy().unwrap();
+        assert_eq!(there(), [true; 5]);
+        commit(&copies[1]);
+        before.keep_one_copy().unwrap();
+        assert_eq!(there(), [false, true, true, true, true]);
     }
 }

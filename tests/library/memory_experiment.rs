@@ -146,6 +146,7 @@ fn what_does_nothing_is_refused_by_its_name() {
     refused(&with("memory.mode = \"swap\"", "memory.link = \"1MB/s\""), &[], "[[measure.link]]");
     refused(&with("batches = [2, 8]", "batches = [0]"), &[], "write 1 or more");
     refused(&with("times = 8.0", "times = 0.0"), &[], "link.times");
+    refused(&with("memory.mode = \"swap\"", "memory.mode = \"unified\""), &[], "it has no least");
     refused(&with("link_share = 0.5", "link_share = 2.0"), &[], "link_share");
     refused(&with("budget = \"8MB\"", "budgets = \"8MB\""), &[], "budgets");
     refused(&with("\"far_tier\"", "\"far_teer\""), &[], "far_teer");

@@ -99,6 +99,11 @@ fn a_run_is_removed_only_where_nobody_misses_it() {
     let link = out.path().join("link");
     std::os::unix::fs::symlink(&done, &link).unwrap();
     refused(&[link.to_str().unwrap(), "--yes"], "is a link");
+    let strange = out.path().join("strange");
+    std::fs::create_dir(&strange).unwrap();
+    std::fs::write(strange.join("config.toml"), "[site]\ntitle = \"no run\"\n").unwrap();
+    refused(&[strange.to_str().unwrap(), "--yes", "--unfinished"], "no configuration of a run");
+    std::fs::remove_dir_all(strange).unwrap();
     let output = kintsugi(&["runs", "remove", done_text, cut_text, "--yes", "--unfinished"]);
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     std::fs::remove_file(link).unwrap();

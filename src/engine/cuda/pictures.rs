@@ -100,8 +100,10 @@ impl Ahead {
     /// # Errors
     /// The driver's.
     pub fn release(&mut self, bytes: usize) -> Result<(), EngineError> {
-        if self.buffer.take().is_none() {
-            self.answered.recv().map_err(|_| gone())?.sent?;
+        if self.buffer.is_none() {
+            let answer = self.answered.recv().map_err(|_| gone())?;
+            self.buffer = Some(answer.buffer);
+            answer.sent?;
         }
         self.buffer = Some(Buffer::new(&self.context, bytes)?);
         Ok(())

@@ -141,7 +141,7 @@ const ROOMS_MAX: usize = 16;
 
 /// What a pager does within a budget; without one all stays, and with one of 0 it has the smallest
 /// room in which whatever a step touches lies near. Where that is more than a budget, values are
-/// remote, as few as will do; none of a far tier on a disk.
+/// remote, the largest first; none of a far tier on a disk.
 fn unified(
     uses: &Uses<'_>,
     costs: &Costs,

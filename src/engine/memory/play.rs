@@ -3,7 +3,7 @@
 use super::schedule::{Costs, Turn};
 use super::sequence::Uses;
 use crate::engine::plan::placement::ALIGN_BYTES;
-use crate::engine::plan::steps::Way;
+use crate::engine::plan::steps::{Taken, Way};
 
 /// What a turn does.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,7 +117,7 @@ pub struct Life {
     pub last: usize,
 }
 
-/// All of them, in the order in which they end.
+/// All of them.
 pub fn lives(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Life> {
     let mut lives = Vec::new();
     let mut current: Vec<Option<Life>> = vec![None; uses.draft.bytes.len()];
@@ -135,14 +135,28 @@ pub fn lives(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Life> {
             }
         };
         for &read in reads {
-            current[read].as_mut().expect("what is read is there").last = at;
+            let life = current[read].as_mut().expect("what is read is there");
+            life.last = life.last.max(at);
         }
         for &value in writes.iter().filter(|&written| !reads.contains(written)) {
             lives.extend(current[value].replace(Life { value, first: at, last: at }));
         }
+        for value in given(uses, *turn) {
+            current[value].as_mut().expect("what is given is there").last = turns.len() - 1;
+        }
     }
     lives.extend(current.into_iter().flatten());
     lives
+}
+
+/// What a turn gives that others take beside the turns that follow.
+fn given(uses: &Uses<'_>, turn: Turn) -> Vec<usize> {
+    match turn {
+        Turn::Step(step) if uses.draft.taken == Taken::Later => {
+            uses.draft.steps[step].action.given()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Bytes that live during each turn. What a step may write in the place of what it reads counts

@@ -45,7 +45,7 @@ pub enum Way {
 
 impl Action {
     /// Values that it gives out of the plan.
-    fn given(&self) -> Vec<usize> {
+    pub fn given(&self) -> Vec<usize> {
         match self {
             Self::Loss { logits, .. } => logits.value().into_iter().collect(),
             Self::Emit { value, .. } => vec![*value],

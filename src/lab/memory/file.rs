@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::config::{Bytes, Device, Memory, MemoryPolicy, Rate, Shown};
+use crate::config::{Bytes, Device, Memory, MemoryMode, MemoryPolicy, Rate, Shown};
 use crate::engine::memory::limits::Limits;
 use crate::lab::bench::step::Shape;
 
@@ -277,7 +277,29 @@ impl Measure {
                 return Err("link_share: of a step_time, from 0.01 to 1".into());
             }
         }
+        let (cases, models) = (self.cases().len(), subjects.len());
         match self {
+            Self::LargestBatch(_) | Self::FarTier(_) | Self::StepTime(_)
+                if cases == 0 || models == 0 =>
+            {
+                Err("models, case: name one at least".into())
+            }
+            Self::LargestBatch(of) if of.cases.iter().any(Case::is_unified) => {
+                Err("memory.mode = \"unified\": it has no least; write another".into())
+            }
+            Self::FarTier(FarTier { batch: 0, .. })
+            | Self::PinnedOrCached(PinnedOrCached { batch: 0, .. })
+            | Self::PinnedOrCached(PinnedOrCached { budget_batch: 0, .. })
+            | Self::StepTime(StepTime { budget_batch: Some(0), .. }) => {
+                Err("batch, budget_batch: write 1 or more".into())
+            }
+            Self::StepTime(of)
+                if of.links.len() < 2 && of.cases.iter().any(|case| !case.paper.is_empty()) =>
+            {
+                Err("case.paper: of a step_time it is what the fastest link gains over the \
+                     slowest: write two links at least"
+                    .into())
+            }
             Self::FarTier(of) if of.paper.keys().any(|model| !subjects.contains(model)) => {
                 Err(format!("paper: write some of {subjects:?}"))
             }
@@ -303,6 +325,10 @@ impl Measure {
 }
 
 impl Case {
+    fn is_unified(&self) -> bool {
+        self.memory.mode == MemoryMode::Unified
+    }
+
     /// What an engine may hold.
     pub fn limits(&self, budget_bytes: Option<u64>) -> Limits {
         let budget_bytes = budget_bytes.map(|bytes| bytes as usize);

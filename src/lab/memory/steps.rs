@@ -288,7 +288,7 @@ fn curves(of: &StepTime, rows: &[Row]) -> Vec<(String, String)> {
         };
         let link = own[0].link.as_ref().map(|link| format!(", link {link}")).unwrap_or_default();
         let chart = LineChart {
-            id: format!("{}-{at}", of.title.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
+            id: format!("{}-{at}", plain(&of.title)),
             label: format!("{y_label} over the batch; {}{link}", own[0].model),
             y_label: y_label.into(),
             y_from: Some(0.0),
@@ -336,7 +336,7 @@ fn bars(rows: &[Row]) -> Vec<(String, String)> {
             })
         });
         let chart = BarChart {
-            id: "steps-bars".into(),
+            id: format!("bars-{}-{batch}", plain(model)),
             label: format!("Time of an image by link and case; {model}"),
             heading: format!("{model}, batch {batch}"),
             bars: bars.collect(),
@@ -345,6 +345,11 @@ fn bars(rows: &[Row]) -> Vec<(String, String)> {
         Some((chart.draw()?.html(), caption))
     });
     drawn.collect()
+}
+
+/// As a file may be called.
+fn plain(text: &str) -> String {
+    text.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
 }
 
 /// Table 2 of Imai et al.: the fastest link over the slowest.

@@ -87,7 +87,12 @@ pub fn name_arms(runs: &mut [Run]) {
     let names: Vec<String> = groups.iter().map(|group| name(group, runs)).collect();
     let labels = (0..groups.len()).map(|at| label(at, &groups, &names, runs));
     let labels: Vec<String> = labels.collect();
-    for (group, label) in groups.iter().zip(labels) {
+    for (group, label) in groups.iter().zip(&labels) {
+        // Folders of one name tell nothing apart.
+        let label = match labels.iter().filter(|other| *other == label).count() {
+            1 => label.clone(),
+            _ => format!("{label} in {}", runs[group.runs[0]].path),
+        };
         group.runs.iter().for_each(|&at| runs[at].arm.clone_from(&label));
     }
 }
@@ -195,6 +200,16 @@ mod tests {
         let rates = arms(vec![run("a", 1, ""), run("b", 1, RATE), run("c", 1, RATE)]);
         let again = "cnn, the same seed again (c)";
         assert_eq!(rates[1..], ["cnn: learning_rate 0.5", again], "{rates:?}");
+    }
+
+    #[test]
+    fn folders_of_one_name_are_no_arm_together() {
+        let plan = "[[faults.plan]]\nkind = \"kill\"\nwho = \"rank\"\nrank = 2\nstep = 40\n";
+        let named = arms(vec![run("a/run", 1, ""), run("b/run", 1, plan)]);
+        assert_eq!(named, ["cnn (run) in runs/a/run", "cnn (run) in runs/b/run"]);
+        let again = arms(vec![run("a/run", 1, ""), run("b/run", 1, ""), run("c/run", 1, "")]);
+        let of = |folder: &str| format!("cnn, the same seed again (run) in runs/{folder}/run");
+        assert_eq!(again, ["cnn".to_string(), of("b"), of("c")]);
     }
 
     #[test]

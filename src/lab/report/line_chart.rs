@@ -269,8 +269,10 @@ impl LineChart {
                     edge(band.map(|band| band.2)),
                 ]));
             };
-            for (at, point) in series.curve.points.iter().enumerate() {
-                line("curve", *point, series.curve.band.get(at).copied());
+            for point in &series.curve.points {
+                // Of points some are left out, of the band none.
+                let band = series.curve.band.iter().find(|band| band.0 == point.0);
+                line("curve", *point, band.copied());
             }
             series.runs.iter().for_each(|point| line("run", *point, None));
         }

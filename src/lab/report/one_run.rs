@@ -4,6 +4,7 @@ use super::axis::Axis;
 use super::curves::{self, Both};
 use super::line_chart::grouped;
 use super::markup::{Table, facts};
+use super::series::failures;
 use super::sheet::Page;
 use super::summary::RunSummary;
 use super::svg::escape;
@@ -177,10 +178,11 @@ fn start(run: &Run) -> Option<Start> {
 
 fn losses(run: &Run, summary: &RunSummary) -> String {
     let mut html = String::new();
-    if summary.recoveries.is_empty() {
-        html.push_str("<p>No rank was lost, and no committed step.</p>\n");
-    } else {
-        html.push_str(&recoveries(summary));
+    let met = failures(&run.events).len();
+    match (summary.recoveries.is_empty(), met) {
+        (true, 0) => html.push_str("<p>No rank was lost, and no committed step.</p>\n"),
+        (true, met) => html.push_str(&format!("<p>{met} failures, none of them repaired.</p>\n")),
+        (false, _) => html.push_str(&recoveries(summary)),
     }
     let mut also = Vec::new();
     if let Some(result) = &run.result {

@@ -42,7 +42,9 @@ pub fn claim(
     name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
     mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
-    let Job { config, run, .. } = job;
+    let Job { config, run, nodes, .. } = job;
+    // What other nodes have, this one need not.
+    let look = |config: &Config| if nodes.is_some() { Ok(()) } else { there_is_data(config) };
     let patience = config.recovery.time_limit.0;
     run.refuse_planted()?;
     let name_weights = |model: &mut Model| {
@@ -52,24 +54,25 @@ pub fn claim(
     let mut before = None;
     if past == Past::MovesAside && run.join("config.toml").exists() {
         name_weights(&mut config.model)?;
-        there_is_data(config)?;
+        look(config)?;
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
-        say(&format!(
-            "the run that was there is now {}; an older copy goes once this one has begun",
-            aside.shown()
-        ));
-        before = Some(run.before(Some(aside))?);
+        say(&format!("the run that was there is now {}", aside.shown()));
+        let moved = run.before(Some(aside))?;
+        for older in moved.older() {
+            say(&format!("{} goes when this run has ended with a step", older.shown()));
+        }
+        before = Some(moved);
         slots.clear();
     }
     match run.inspect(config, owners)? {
         Found::Completed(result) => return Ok(Claimed::Completed(result)),
         Found::Nothing => {
             name_weights(&mut config.model)?;
-            there_is_data(config)?;
+            look(config)?;
         }
         Found::Unfinished => {}
     }
