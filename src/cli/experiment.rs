@@ -17,6 +17,7 @@ use crate::lab::memory::file::Study;
 use crate::lab::memory::make::make;
 use crate::lab::memory::part::Frame;
 use crate::lab::report::command_line;
+use crate::lab::report::svg::unescaped;
 use crate::observe::console::{self, print_line, say};
 use crate::observe::machine::machine;
 use crate::observe::result::Status;
@@ -114,7 +115,7 @@ fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> 
     for part in make(&frame, &out).map_err(Failure::Usage)? {
         print_line!("{}. {}", part.title, part.source.words());
         for (table, _) in &part.tables {
-            print_line!("{}", table.text());
+            print_line!("{}", unescaped(&table.text()));
         }
     }
     print_line!("report: {}", out.join(REPORT_FILE).shown());

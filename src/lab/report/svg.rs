@@ -19,6 +19,12 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
+/// The text that was escaped, for a terminal.
+pub fn unescaped(text: &str) -> String {
+    let pairs = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
+    pairs.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
 /// A coordinate in pixels, to a hundredth.
 fn px(value: f64) -> String {
     let text = format!("{value:.2}");
