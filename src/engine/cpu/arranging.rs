@@ -9,7 +9,6 @@ use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{
     Arranged, Choice, TooSmall, arrange, choices, guessed, least,
 };
-use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::{Compared, Outlook};
 use crate::engine::memory::schedule::Costs;
@@ -200,16 +199,10 @@ impl Machine {
         let mut outlook = held.outlook.take().expect("there is one to compare with");
         let mut of_steps = Vec::new();
         let outcome = self.run(held, batch, &mut |_, took| of_steps.push(took))?;
-        let (compared, near_bytes) =
-            (outlook.compare(of_steps.iter().sum(), &of_steps), held.program.plan.arena_bytes);
-        if let Compared::Took(seconds) | Compared::Surprised(seconds) = compared {
-            let took_seconds = Some(seconds);
-            let expected = outlook.expected(held.batch, near_bytes);
-            self.expected.push(Expected { took_seconds, ..expected });
-        }
-        match compared {
-            Compared::Surprised(_) => self.improve(held, outlook)?,
-            _ => held.outlook = Some(outlook),
+        let of = (held.batch, held.program.plan.arena_bytes);
+        match outlook.compare(&of_steps, of, &mut self.expected) {
+            Compared::Surprised => self.improve(held, outlook)?,
+            Compared::Stays => held.outlook = Some(outlook),
         }
         Ok(outcome)
     }

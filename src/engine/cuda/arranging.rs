@@ -8,7 +8,6 @@ use super::script::Script;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{Arranged, guessed, least};
-use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::{Compared, Outlook};
 use crate::engine::memory::schedule::Costs;
@@ -160,14 +159,10 @@ impl Machine {
         let mut clock = Clock::new(&self.card.context);
         let outcome = self.run(held, batch, Some(&mut clock))?;
         let of_steps = of_steps(held, &clock)?;
-        let compared = outlook.compare(of_steps.iter().sum(), &of_steps);
-        if let Compared::Took(seconds) | Compared::Surprised(seconds) = compared {
-            let expected = outlook.expected(held.batch, held.script.arena_bytes);
-            self.expected.push(Expected { took_seconds: Some(seconds), ..expected });
-        }
-        match compared {
-            Compared::Surprised(_) => self.improve(held, outlook)?,
-            _ => held.outlook = Some(outlook),
+        let of = (held.batch, held.script.arena_bytes);
+        match outlook.compare(&of_steps, of, &mut self.expected) {
+            Compared::Surprised => self.improve(held, outlook)?,
+            Compared::Stays => held.outlook = Some(outlook),
         }
         Ok(outcome)
     }

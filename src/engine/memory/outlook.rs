@@ -27,15 +27,13 @@ pub struct Outlook {
     is_first: bool,
 }
 
-/// What a comparison says.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What comes of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
-    /// There is more to compare.
-    Goes,
-    /// It took this.
-    Took(f64),
-    /// It took this, which was not expected: everything is to be planned again.
-    Surprised(f64),
+    /// The arrangement stays.
+    Stays,
+    /// It took what was not expected: everything is to be planned again.
+    Surprised,
 }
 
 impl Outlook {
@@ -66,8 +64,14 @@ impl Outlook {
         self.left > 0
     }
 
-    /// A pass took so many seconds, and so many in each step of the arrangement.
-    pub fn compare(&mut self, seconds: f64, of_steps: &[f64]) -> Compared {
+    /// A pass took so many seconds in each step of the arrangement. The last that is compared is
+    /// `told`, with the samples and the bytes of places.
+    pub fn compare(
+        &mut self,
+        of_steps: &[f64],
+        (samples, near_bytes): (usize, usize),
+        told: &mut Vec<Expected>,
+    ) -> Compared {
         for (origin, &took) in self.arranged.origins.iter().zip(of_steps) {
             let Some(step) = *origin else { continue };
             let cost = &mut self.costs.step_seconds[step];
@@ -75,14 +79,16 @@ impl Outlook {
             *cost = if self.left == COMPARED { took } else { took.min(*cost) };
         }
         self.left -= 1;
-        self.best_seconds = self.best_seconds.min(seconds);
+        self.best_seconds = self.best_seconds.min(of_steps.iter().sum());
         if self.left > 0 {
-            return Compared::Goes;
+            return Compared::Stays;
         }
+        let took_seconds = Some(self.best_seconds);
+        told.push(Expected { took_seconds, ..self.expected(samples, near_bytes) });
         let error = self.best_seconds / self.arranged.forecast.seconds - 1.0;
         match error.abs() > TOLERANCE && std::mem::replace(&mut self.is_first, false) {
-            true => Compared::Surprised(self.best_seconds),
-            false => Compared::Took(self.best_seconds),
+            true => Compared::Surprised,
+            false => Compared::Stays,
         }
     }
 

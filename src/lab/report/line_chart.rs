@@ -30,7 +30,7 @@ struct Frame {
 const WIDE: Frame = Frame {
     width: 960.0,
     height: 400.0,
-    left: 64.0,
+    left: 80.0,
     right_min: 232.0,
     labels_max: 400.0,
     top: 26.0,
