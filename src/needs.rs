@@ -155,7 +155,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
         CacheSize::Bytes(bytes) => bytes.0,
     };
     // One more than is kept is there while it is verified.
-    let kept = u64::from(config.checkpoint.keep) + 1;
+    let kept = u64::from(config.checkpoint.keep) + u64::from(config.checkpoint.keep_best) + 1;
     let part = |name, bytes, (holder, number), limits, advice| Demand {
         name,
         bytes,

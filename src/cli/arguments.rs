@@ -1,15 +1,18 @@
 //! What several commands read, print and end with alike.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use clap::ArgAction;
 use clap::builder::{BoolValueParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(super) use crate::lab::crowd::crowd;
 use crate::observe::console::{print_line, say};
+use crate::train::checkpoint::weights::{self, WeightsError};
 use crate::train::compute::committed::Which;
 
 /// What a command prints its findings as.
@@ -26,8 +29,32 @@ pub(super) fn form() -> impl TypedValueParser<Value = Form> {
     BoolValueParser::new().map(|json| if json { Form::Json } else { Form::Table })
 }
 
+/// Whose weights a command looks with.
+#[derive(Debug, clap::Args)]
+pub struct Chosen {
+    /// A run directory (its newest checkpoint that verifies) or one checkpoint
+    pub checkpoint: PathBuf,
+    /// Takes the run's best evaluation instead of its newest checkpoint (checkpoint.keep_best)
+    #[arg(long)]
+    best: bool,
+    /// Looks with the running average of the weights (`optimizer.ema_decay`); with --best it is
+    /// taken where it was the better one
+    #[arg(long, action = ArgAction::SetTrue, value_parser = which(), conflicts_with = "best")]
+    average: Which,
+}
+
+impl Chosen {
+    /// A checkpoint or a run, and which of its weights.
+    pub(super) fn weights(&self) -> Result<(PathBuf, Which), WeightsError> {
+        match self.best {
+            true => weights::best_of(&self.checkpoint),
+            false => Ok((self.checkpoint.clone(), self.average)),
+        }
+    }
+}
+
 /// Reads the flag `--average`.
-pub(super) fn which() -> impl TypedValueParser<Value = Which> {
+fn which() -> impl TypedValueParser<Value = Which> {
     BoolValueParser::new().map(|average| match average {
         true => Which::Averaged,
         false => Which::Trained,

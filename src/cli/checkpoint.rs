@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Subcommand};
 use serde::Serialize;
 
-use super::arguments::{Form, form, print_json, which};
+use super::arguments::{Chosen, Form, form, print_json};
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
@@ -41,16 +41,14 @@ pub enum Args {
     },
     /// Writes the weights as one .safetensors file with torchvision's names.
     Export {
-        /// A run directory (its newest checkpoint that verifies) or one checkpoint.
-        path: PathBuf,
+        /// Whose weights.
+        #[command(flatten)]
+        chosen: Chosen,
         /// The file to write.
         file: PathBuf,
         /// Writes model and weights for ONNX Runtime instead: norms in inference form, no dropout.
         #[arg(long)]
         onnx: bool,
-        /// Writes the running average of the weights (`optimizer.ema_decay`)
-        #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
-        average: Which,
     },
     /// Makes a checkpoint of a file of weights: .safetensors, or .pth as torch.save writes it.
     Import {
@@ -96,8 +94,12 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }),
         Args::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
-        Args::Export { path, file, onnx: true, average } => export_onnx(path, *average, file),
-        Args::Export { path, file, onnx: false, average } => export(path, *average, file),
+        Args::Export { chosen, file, onnx } => {
+            chosen.weights().map_err(Failure::from).and_then(|(path, which)| match onnx {
+                true => export_onnx(&path, which, file),
+                false => export(&path, which, file),
+            })
+        }
         Args::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
                 .and_then(|given| import(file, directory, Given { width: *width, ..given }))

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::ArgAction;
 use serde::Serialize;
 
 use crate::config::{Config, DataFormat, Shown};
@@ -18,21 +17,17 @@ use crate::lab::trained::scores::{Confused, OfClass, Scores};
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::print_line;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::compute::committed::Which;
 
-use super::arguments::{crowd, fail, print_json, which};
+use super::arguments::{Chosen, crowd, fail, print_json};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run directory (its newest checkpoint that verifies) or one checkpoint
-    checkpoint: PathBuf,
+    #[command(flatten)]
+    chosen: Chosen,
     /// The validation set [default: that of the checkpoint's run]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Looks with the running average of the weights (`optimizer.ema_decay`)
-    #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
-    average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -92,7 +87,8 @@ impl<E: Into<TrainedError>> From<E> for Failure {
 
 fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
-    let mut trained = Trained::open((&args.checkpoint, args.average), &args.set, args.threads)?;
+    let (path, which) = args.chosen.weights().map_err(TrainedError::from)?;
+    let mut trained = Trained::open((&path, which), &args.set, args.threads)?;
     if let Some(folder) = &args.data {
         name_set(folder, &mut trained.config)?;
     }
@@ -102,7 +98,7 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     })?;
     let snapshot = &trained.snapshot;
     let (model, step) = (snapshot.model_name.clone(), snapshot.state.step);
-    let checkpoint = args.checkpoint.shown();
+    let checkpoint = path.shown();
     let names = &snapshot.classes;
     if let Some(file) = &args.report {
         let command = command_line();

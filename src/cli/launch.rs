@@ -167,6 +167,14 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);
         lines.push(format!("validation error {error:.2} % (best {best:.2} %)"));
     }
+    if let Some(best) = &result.best {
+        let of = if best.averaged { ", of the running average" } else { "" };
+        lines.push(format!(
+            "best weights kept: of step {}, {:.2} %{of} (--best of evaluate, predict, export)",
+            best.step,
+            100.0 * best.error
+        ));
+    }
     let BadImages { train, validation } = result.bad_images;
     if train + validation > 0 {
         lines.push(format!(

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::ArgAction;
 use kintsugi_ffi::regular;
 use serde::Serialize;
 
@@ -12,9 +11,8 @@ use crate::data::loader::viewer::Viewer;
 use crate::lab::trained::scores::best;
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
-use crate::train::compute::committed::Which;
 
-use super::arguments::{crowd, fail, print_json, which};
+use super::arguments::{Chosen, crowd, fail, print_json};
 
 /// Pictures that are computed at once.
 const BATCH: usize = 32;
@@ -24,17 +22,14 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Shows pictures to a model as evaluation does, and prints the most probable classes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run directory (its newest checkpoint that verifies) or one checkpoint
-    checkpoint: PathBuf,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Pictures: JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, PGM
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<PathBuf>,
     /// Classes that are named, the most probable first
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = crowd)]
     top: usize,
-    /// Looks with the running average of the weights (`optimizer.ema_decay`)
-    #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
-    average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -64,7 +59,10 @@ struct Line {
 /// Exit 3: a picture could not be read, or has no answer; all others were printed. Other codes are
 /// the checkpoint's.
 pub fn run(args: &Args) -> ExitCode {
-    let trained = match Trained::open((&args.checkpoint, args.average), &args.set, args.threads) {
+    let opened = args.chosen.weights().map_err(TrainedError::from);
+    let opened =
+        opened.and_then(|(path, which)| Trained::open((&path, which), &args.set, args.threads));
+    let trained = match opened {
         Ok(trained) => trained,
         Err(error) => return fail(error.exit_code(), error),
     };

@@ -40,6 +40,7 @@ mod most {
     pub const PREFETCH: u64 = 1024;
     pub const BUCKET_BYTES: u64 = 1 << 40;
     pub const TRIES: u64 = 1000;
+    pub const EVALUATIONS: u64 = 1_000_000;
     pub const KEPT: u64 = 1_000_000;
 }
 
@@ -130,6 +131,8 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("staging.workers", config.staging.workers.into(), 1, most::THREADS),
         ("evaluation.batch", config.evaluation.batch.into(), 1, most::BATCH),
         ("checkpoint.keep", config.checkpoint.keep.into(), 1, most::KEPT),
+        ("train.patience", train.patience.unwrap_or(1).into(), 1, most::EVALUATIONS),
+        ("checkpoint.keep_best", config.checkpoint.keep_best.into(), 0, 1),
         ("recovery.tries", recovery.tries.into(), 1, most::TRIES),
         ("recovery.min_ranks", recovery.min_ranks.into(), 1, most::RANKS),
     ] {

@@ -37,6 +37,8 @@ const OF_CARD: &str = "a card's far tier is memory of the host, as far away as i
 const DRIVERS: &str = "on a card unified memory is the driver's own, within what is free there: \
                        leave it out";
 const OF_UNIFIED: &str = "it is of memory.mode = \"unified\": leave it out";
+const NEVER_EVALUATED: &str = "it is of evaluations, and evaluation.every = \"never\" makes none: \
+                               leave one of them out";
 const FREE: &str = "the asynchronous exchange does nothing with it: set train.exchange = \
                     \"synchronous\"";
 
@@ -81,6 +83,7 @@ const RULES: &[Rule] = &[
     rule("staging.processes", not_staged, NOT_STAGED),
     rule("staging.rate", not_staged, NOT_STAGED),
     rule("staging.keep", not_staged, NOT_STAGED),
+    rule("train.patience", never_evaluated, NEVER_EVALUATED),
     rule("train.bucket", asynchronous, FREE),
     rule("train.accumulate", |c| c.train.pieces() > 1 && one_sample_an_owner(c), ONE_SAMPLE),
     rule(
@@ -118,6 +121,12 @@ const RULES: &[Rule] = &[
         |c| asynchronous(c) && c.recovery.integrity_every != Interval::Off,
         FREE,
     ),
+    rule("checkpoint.keep_best", never_evaluated, NEVER_EVALUATED),
+    rule(
+        "checkpoint.keep_best",
+        |c| c.checkpoint.every == Every::Never,
+        "checkpoint.every = \"never\" keeps nothing of an evaluation: leave one of them out",
+    ),
     rule(
         "checkpoint.mtbf",
         |c| c.checkpoint.every != Every::Auto,
@@ -151,6 +160,10 @@ const RULES: &[Rule] = &[
 
 fn asynchronous(config: &Config) -> bool {
     config.train.exchange == ExchangeKind::Asynchronous
+}
+
+fn never_evaluated(config: &Config) -> bool {
+    config.evaluation.every == Every::Never
 }
 
 fn on_a_card(config: &Config) -> bool {

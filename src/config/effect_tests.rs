@@ -210,6 +210,8 @@ const CASES: &[Case] = &[
     check(("recovery.resident_every", "2"), &[], NOT_YET, &[]),
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
+    effect(("checkpoint.keep_best", "0"), &["checkpoint.every=\"never\""], "leave one", &[]),
+    effect(("train.patience", "3"), &["evaluation.every=\"never\""], "leave one", &[]),
     effect(("checkpoint.mtbf", "\"1h\""), &["checkpoint.every=\"5steps\""], "leave one", &[]),
     effect(("device.memory_budget", "\"1GiB\""), MANAGED, "the driver's own", &[]),
     effect(("memory.far", "\"/w\""), &[], "nothing is swapped", SWAPPED),

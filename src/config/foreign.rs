@@ -4,6 +4,7 @@
 const KEYS: &[(&str, &[&str])] = &[
     ("checkpoint.every", &["save_every", "save_freq", "save_interval", "save_steps"]),
     ("checkpoint.keep", &["save_total_limit", "save_top_k", "keep_last"]),
+    ("checkpoint.keep_best", &["save_best", "save_best_only", "best_checkpoint"]),
     ("data.color_jitter", &["jitter", "colour_jitter"]),
     ("data.cutmix_alpha", &["cutmix"]),
     ("data.decode_threads", &["num_workers", "dataloader_workers", "loader_workers", "j"]),
@@ -47,6 +48,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("train.label_smoothing", &["smoothing"]),
     ("train.max_seconds", &["max_time", "time_limit_seconds", "walltime"]),
     ("train.steps", &["max_steps", "num_steps", "iterations", "max_iter", "total_steps"]),
+    ("train.patience", &["early_stopping", "early_stopping_patience", "early_stop"]),
     ("train.threads", &["omp_num_threads", "num_threads", "intra_op_threads"]),
 ];
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Config, ExchangeKind, Memory, ScheduleKind};
+use super::{Checkpoint, Config, ExchangeKind, Memory, ScheduleKind};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -40,6 +40,11 @@ pub fn run_directory(config: &Config) -> PathBuf {
         if config.memory.policy == usual.policy {
             memory.remove("policy");
         }
+    }
+    if config.checkpoint.keep_best == Checkpoint::default().keep_best
+        && let Some(Value::Table(checkpoint)) = table.get_mut("checkpoint")
+    {
+        checkpoint.remove("keep_best");
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
@@ -138,8 +143,8 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
     // A schedule that scales with the run's length makes the length part of the arithmetic.
     let scales = config.schedule.kind != ScheduleKind::Constant || config.schedule.warm_up > 0.0;
     free.push(match scales {
-        true => ("train", &["workers", "max_seconds"]),
-        false => ("train", &["workers", "max_seconds", "epochs", "steps"]),
+        true => ("train", &["workers", "max_seconds", "patience"]),
+        false => ("train", &["workers", "max_seconds", "patience", "epochs", "steps"]),
     });
     free
 }

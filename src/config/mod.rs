@@ -190,6 +190,9 @@ pub struct Train {
     pub steps: Option<u64>,
     /// Seconds since the run's first start, repairs included.
     pub max_seconds: Option<f64>,
+    /// Evaluations in a row without a better error that end the run; unset: none do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u32>,
     /// Samples per step over all ranks.
     pub global_batch: u64,
     /// Worker threads per rank.
@@ -228,6 +231,7 @@ impl Default for Train {
             epochs: None,
             steps: None,
             max_seconds: None,
+            patience: None,
             global_batch: 96,
             workers: 1,
             threads: 1,
@@ -359,13 +363,20 @@ pub struct Checkpoint {
     pub every: Every,
     /// How many verified checkpoints stay.
     pub keep: u32,
+    /// 1: the checkpoint of the best evaluation stays too; 0: it does not.
+    pub keep_best: u32,
     /// Mean time between failures that `"auto"` assumes until failures are seen.
     pub mtbf: Span,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { every: Every::Auto, keep: 2, mtbf: Span(Duration::from_secs(4 * 3600)) }
+        Self {
+            every: Every::Auto,
+            keep: 2,
+            keep_best: 1,
+            mtbf: Span(Duration::from_secs(4 * 3600)),
+        }
     }
 }
 

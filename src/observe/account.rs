@@ -18,6 +18,7 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
         samples: 0,
         seconds: 0.0,
         validation: None,
+        best: None,
         state_sha256: None,
         exact: true,
         recoveries: Vec::new(),

@@ -48,6 +48,17 @@ pub struct Validation {
     pub best: f64,
 }
 
+/// An evaluation that none before it was as good as.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The step behind which it was made.
+    pub step: u64,
+    /// A fraction, 0 to 1: the smaller one of weights and running average.
+    pub error: f64,
+    /// It is that of the running average (`optimizer.ema_decay`).
+    pub averaged: bool,
+}
+
 /// Samples whose images could not be decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadImages {
@@ -102,6 +113,9 @@ pub struct RunResult {
     pub samples: u64,
     pub seconds: f64,
     pub validation: Option<Validation>,
+    /// The best evaluation whose checkpoint stays (`checkpoint.keep_best`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
     pub state_sha256: Option<String>,
     /// Whether the bits are those of a run without failures: false in the asynchronous exchange,
     /// and once ranks computed with other instructions.

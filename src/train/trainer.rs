@@ -130,6 +130,7 @@ impl Trainer {
             soundness::check_step(position, &sums.totals, plan)?;
             if self.rank.is_writer() {
                 self.record.keeper.look_at_place()?;
+                self.record.settle_best(&self.rank);
             }
             Ok(sums)
         });
@@ -254,7 +255,8 @@ impl Trainer {
         let found = evaluation::evaluate(&mut self.rank, self.exchange.pool(), &mut self.record);
         let (found, _) = self.vote(found)?;
         let evaluated = found.evaluated(&self.rank);
-        self.rank.state.position.evaluated(evaluated);
+        let Rank { state, plan, .. } = &mut self.rank;
+        state.position.evaluated(evaluated, plan);
         if self.rank.state.position.ending.is_none() {
             self.exchange.resume(&mut Context::of(&mut self.rank, None));
         }
@@ -262,6 +264,7 @@ impl Trainer {
             let seconds = (self.rank.clock.now() - began).as_secs_f64();
             self.record.event(&self.rank, evaluated.event(seconds));
             self.record.bad_images(&self.rank, found.bad_images());
+            self.record.evaluated(&self.rank);
         }
         Ok(())
     }

@@ -316,6 +316,7 @@ impl Telling {
             samples: self.order.cursor(self.step),
             seconds: self.now,
             validation: Some(Validation { error: self.best, best: self.best }),
+            best: None,
             state_sha256: Some(self.hash()),
             exact: self.ranks == 4,
             recoveries: self.recoveries.clone(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 mod bench;
+mod best;
 mod bf16;
 mod binding;
 mod cache;

@@ -8,37 +8,24 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
-use crate::config::{Every, FaultKind, Rung, StagingMode};
+use crate::config::{FaultKind, Rung, StagingMode};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
-use crate::observe::result::{RunResult, Status, Validation};
+use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::record::journal::{EVENTS, LEDGER};
 
+use super::bits;
+pub use super::bits::{Calm, calm};
 use super::change::Change;
 use super::nodes::Copies;
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
 use super::supervise::{BIT_FLIP, Ended, Final, Played, begun_from};
-
-/// What a run without failures is like.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Calm {
-    /// Its final state.
-    pub state_sha256: String,
-    /// Weights before each step.
-    pub weights: BTreeMap<u64, u64>,
-    /// Its validation errors.
-    pub validation: Option<Validation>,
-    /// Steps of which its events tell an evaluation.
-    pub curve: Curve,
-    /// Decisions of the board it took.
-    pub settles: u64,
-}
 
 /// What is wrong with a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,33 +43,6 @@ impl std::fmt::Display for Fault {
             Self::Wrong(what) => write!(f, "wrong: {what}"),
         }
     }
-}
-
-/// Reads what a run without failures is like; it must have ended.
-pub fn calm(played: &Played) -> Result<Calm, String> {
-    let Final::Result(result) = &played.end else {
-        return Err(format!("the run without failures: {:?}", played.end));
-    };
-    let state_sha256 = result.state_sha256.clone().ok_or("a result without a hash")?;
-    let mut weights = BTreeMap::new();
-    for seen in &played.sightings {
-        if *weights.entry(seen.step).or_insert(seen.weights) != seen.weights {
-            return Err(format!("two states before step {}", seen.step + 1));
-        }
-    }
-    let (validation, curve) = (result.validation, curve(&played.lines(EVENTS)));
-    Ok(Calm { state_sha256, weights, validation, curve, settles: played.settles })
-}
-
-/// Validation errors as bits, by step: what the events tell last.
-type Curve = BTreeMap<u64, u64>;
-
-fn curve(events: &[Event]) -> Curve {
-    let points = events.iter().filter_map(|event| match event.kind {
-        Kind::Evaluation { error, .. } => Some((event.step, error.to_bits())),
-        _ => None,
-    });
-    points.collect()
 }
 
 /// What was done to the state on purpose, which changes what may be expected of it.
@@ -155,7 +115,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     if result.status == Status::Completed {
         check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
         if as_calm && marks.bits_are_known(scenario, played) {
-            check_bits(scenario, result, &events, calm).map_err(Fault::Wrong)?;
+            bits::check(scenario, result, &events, calm).map_err(Fault::Wrong)?;
         }
     }
     Ok(())
@@ -470,31 +430,6 @@ fn check_completed(
     }
     if !result.exact && !computes_otherwise(scenario) {
         return Err("it is not exact although all compute alike".into());
-    }
-    Ok(())
-}
-
-/// The final state, and the validation errors on the way to it.
-fn check_bits(
-    scenario: &Scenario,
-    result: &RunResult,
-    events: &[Event],
-    calm: &Calm,
-) -> Result<(), String> {
-    if result.state_sha256.as_ref() != Some(&calm.state_sha256) {
-        return Err("it ends with another hash than without failures".into());
-    }
-    let timed = matches!(scenario.config.evaluation.every, Every::Time(_));
-    if !timed && result.validation != calm.validation {
-        let (found, expected) = (result.validation, calm.validation);
-        return Err(format!("validation {found:?}, without failures {expected:?}"));
-    }
-    // What a full disk did not take is nowhere.
-    let full = scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. }));
-    let curve = curve(events);
-    if !timed && !full && curve != calm.curve {
-        let expected = &calm.curve;
-        return Err(format!("evaluations of {curve:?} are told, without failures {expected:?}"));
     }
     Ok(())
 }

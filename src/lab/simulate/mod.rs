@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cluster::comm::sim::Trace;
 
+mod bits;
 mod broken;
 mod change;
 mod check;

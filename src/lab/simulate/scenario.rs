@@ -119,6 +119,8 @@ pub struct Variant {
     pub seed: u64,
     /// `evaluation.every`, as text.
     pub evaluation: String,
+    /// Whether it keeps checkpoints, and so the best one.
+    pub keeps: bool,
     /// The order of samples, as text.
     pub bundles: String,
     /// The update, as text.
@@ -219,6 +221,7 @@ impl Scenario {
             owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
             seed: self.config.run.seed,
             evaluation: self.config.evaluation.every.to_string(),
+            keeps: self.config.checkpoint.every != Every::Never,
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
             update: format!(
                 "{:?} {:?} {} {:?} {:?}",

@@ -99,7 +99,10 @@ impl RunDir {
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         };
-        let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
+        let limits = |c: &Config| {
+            let train = &c.train;
+            (train.epochs, train.steps, train.max_seconds, train.patience)
+        };
         match self.result() {
             Some(result)
                 if result.status == Status::Completed && limits(&old) == limits(config) =>

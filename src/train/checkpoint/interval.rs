@@ -9,6 +9,15 @@ const COSTS_MIN: f64 = 10.0;
 /// No checkpoint takes longer than a day; what claims to was not measured.
 const COST_SECONDS_MAX: f64 = 86_400.0;
 
+/// Seconds from one checkpoint to the next: those that lose least time, but for the storage, which
+/// may be slow and is others' too. `storage_seconds`: what it was busy with the last one, of which
+/// it gets at most one in ten.
+pub fn automatic(cost_seconds: f64, storage_seconds: f64, mtbf_seconds: f64) -> f64 {
+    let busy = if storage_seconds.is_nan() { 0.0 } else { storage_seconds };
+    let least = busy.clamp(0.0, COST_SECONDS_MAX) * COSTS_MIN;
+    young_daly(cost_seconds, mtbf_seconds).max(least)
+}
+
 /// Seconds from one checkpoint to the next that lose least time: Daly's higher-order optimum
 /// (J. T. Daly, FGCS 22, 2006, equation 37; Young 1974 is its first term), kept between 5 s and
 /// one hour and at least ten times the cost. The cost is what the loop loses by one checkpoint.
@@ -53,6 +62,14 @@ mod tests {
         let waste = |t: f64| mtbf * (((t + cost) / mtbf).exp() - 1.0) / t;
         let best = optimum(cost, mtbf);
         assert!(waste(best) < waste(best * 1.1) && waste(best) < waste(best / 1.1));
+    }
+
+    #[test]
+    fn a_slow_storage_is_written_to_for_a_tenth_of_the_time() {
+        // It held the loop for nothing, and the disk for four seconds.
+        assert_eq!(automatic(0.0, 4.0, 86_400.0), 40.0);
+        assert_eq!(automatic(60.0, 4.0, 86_400.0), young_daly(60.0, 86_400.0), "rare enough");
+        assert_eq!(automatic(0.0, f64::NAN, 86_400.0), INTERVAL_SECONDS_MIN);
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use crate::data::Normalization;
 use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 use crate::train::fixed_point::Grid;
+use crate::train::state::best::Improvement;
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";
@@ -54,6 +55,9 @@ pub struct Manifest {
     /// release wrote it.
     #[serde(default, skip_serializing_if = "Grid::is_empty")]
     pub grid: Grid,
+    /// The best evaluation so far; absent before the first, and where an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Improvement::is_none")]
+    pub improvement: Improvement,
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
@@ -108,6 +112,7 @@ impl Manifest {
             arithmetic: state.arithmetic.clone(),
             zero_updates: zero_updates(state),
             grid: state.grid.clone(),
+            improvement: state.improvement,
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),

@@ -2,7 +2,7 @@
 //! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
 //! the two safetensors files, `manifest` what makes the four one thing, `reading` finds
 //! and verifies folders through `Storage`, `store` writes and retires them, `writer` does so behind
-//! the loop, `weights` takes them in and out (`foreign`: files that others wrote), `interval` says
+//! the loop, `best` says which one stays whatever its age, `weights` takes them in and out (`foreign`: files that others wrote), `interval` says
 //! how often.
 
 use std::io;
@@ -19,6 +19,7 @@ use crate::observe::refusal::Meaning;
 
 use crate::train::state::digest::{Whereabouts, state_sha256};
 
+pub mod best;
 mod differences;
 mod foreign;
 pub mod interval;
@@ -32,7 +33,7 @@ pub mod writer;
 
 pub use differences::Differences;
 pub use foreign::{Answers, Fitted};
-pub use interval::young_daly;
+pub use interval::{automatic, young_daly};
 pub use store::{WriterReport, newest_verified};
 pub use wire::TrainState;
 pub use writer::{Copying, Ticket, Writer};

@@ -11,11 +11,12 @@ use crate::config::Shown;
 use crate::data::Normalization;
 use crate::observe::clock::Clock;
 use crate::observe::notice::act_on;
+use crate::observe::result::Best;
 use crate::observe::storage::Storage;
 
 use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE};
 use crate::train::checkpoint::reading::{self, OLD, folder_name, io_error};
-use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, tensors, wire};
+use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, best, tensors, wire};
 
 pub use crate::train::checkpoint::reading::{
     BAD, FOLDER, LISTS_MAX, marked, name_of, newest, newest_step, published, read_manifest,
@@ -46,12 +47,18 @@ const WHY: &str = "WHY.txt";
 const BAD_KEPT_MAX: usize = 2;
 
 /// What goes, now that `written` is published and verified: `(delete, mark as bad)`. Later steps
-/// belong to a past that a rollback left behind. Pure.
-pub fn retention(names: &[String], written: u64, keep: u32) -> (Vec<String>, Vec<String>) {
+/// belong to a past that a rollback left behind. The one of step `best` stays. Pure.
+pub fn retention(
+    names: &[String],
+    written: u64,
+    keep: u32,
+    best: Option<u64>,
+) -> (Vec<String>, Vec<String>) {
     let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
     steps.sort_unstable_by(|a, b| b.cmp(a));
     let (later, mut kept): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|&s| s > written);
-    let surplus = kept.split_off(kept.len().min(keep.max(1) as usize));
+    let mut surplus = kept.split_off(kept.len().min(keep.max(1) as usize));
+    surplus.retain(|step| Some(*step) != best);
     let mut bad: Vec<&String> = names.iter().filter(|name| name.ends_with(BAD)).collect();
     bad.sort();
     bad.truncate(bad.len().saturating_sub(BAD_KEPT_MAX));
@@ -178,7 +185,12 @@ fn retire(storage: &dyn Storage, written: u64, keep: u32) {
         Ok(names) => names,
         Err(error) => return warn_of("list", folder, Err(error)),
     };
-    let (delete, later) = retention(&names, written, keep);
+    let best = match best::read(storage) {
+        Ok(best) => best.map(|best| best.step),
+        // Which one it is has to be known before another goes.
+        Err(error) => return warn_of("read which is the best of", folder, Err(error)),
+    };
+    let (delete, later) = retention(&names, written, keep, best);
     for name in later {
         set_aside(storage, &name, &format!("the run went back and passed step {written} again"));
     }
@@ -196,8 +208,24 @@ fn discard(storage: &dyn Storage, name: &str) {
     warn_of("remove", &from, gone.and_then(|()| storage.remove(&to)));
 }
 
+/// A published checkpoint is the best from now on, and the one before it goes where `keep` does
+/// not cover it. Only for the run's writer, while nothing else is written.
+///
+/// # Errors
+/// The storage does not take it: the one before stays.
+pub fn name_best(storage: &dyn Storage, best: Best, keep: u32) -> io::Result<()> {
+    best::write(storage, best)?;
+    retire(storage, newest_step(storage).unwrap_or(best.step), keep);
+    Ok(())
+}
+
 /// Removes the checkpoints of steps after this one: the run has gone back and does not trust them.
 pub fn remove_later(storage: &dyn Storage, step: u64) {
+    let forgotten = best::read(storage).and_then(|best| match best {
+        Some(best) if best.step > step => best::forget(storage),
+        _ => Ok(()),
+    });
+    warn_of("forget the best of", Path::new(FOLDER), forgotten);
     match published(storage) {
         Ok(found) => {
             for (_, path) in found.iter().filter(|(later, _)| *later > step) {

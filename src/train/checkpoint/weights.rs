@@ -22,7 +22,7 @@ use crate::train::checkpoint::foreign::{self, Answers, Fitted, Foreign, fit};
 use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::tensors::TensorError;
 use crate::train::checkpoint::{
-    CheckpointError, Expectation, Snapshot, TrainState, store, tensors,
+    CheckpointError, Expectation, Snapshot, TrainState, best, store, tensors,
 };
 use crate::train::compute::committed::Which;
 
@@ -89,6 +89,14 @@ pub enum WeightsError {
          optimizer.ema_decay"
     )]
     NoAverage,
+    /// A run that keeps no best one.
+    #[error("--best: {}: {why}", path.shown())]
+    NoBest {
+        /// The run directory.
+        path: PathBuf,
+        /// Why there is none.
+        why: String,
+    },
     /// The checkpoint does not verify.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -326,6 +334,36 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
         None if refused.is_empty() => Err(none_in(path)),
         None => Err(CheckpointError::AllBad(refused).into()),
     }
+}
+
+/// Where the checkpoint of a run's best evaluation lies (`checkpoint.keep_best`), and which weights
+/// of it were the better ones.
+///
+/// # Errors
+/// The path names one checkpoint, or a run that has kept none.
+pub fn best_of(path: &Path) -> Result<(PathBuf, Which), WeightsError> {
+    let none = |why: &str| WeightsError::NoBest { path: path.to_path_buf(), why: why.to_owned() };
+    let Named { root, folder } = locate(path)?;
+    if folder.is_some() {
+        return Err(none("this is one checkpoint; name its run, which knows the best"));
+    }
+    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    let storage = FileSystem::new(&root);
+    let found = best::read(&storage).map_err(read)?.ok_or_else(|| {
+        none(
+            "no evaluation's weights are kept yet, or checkpoint.keep_best = 0, or an earlier \
+             release wrote it; without --best the newest checkpoint is taken",
+        )
+    })?;
+    let folder = root.join(store::FOLDER).join(store::name_of(found.step));
+    if lies(&folder)?.is_none() {
+        return Err(none(&format!(
+            "that of step {}, the best, is not there any more: the run went back behind it",
+            found.step
+        )));
+    }
+    let which = if found.averaged { Which::Averaged } else { Which::Trained };
+    Ok((folder, which))
 }
 
 /// The same checkpoint with the weights that are asked for as its parameters.

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::observe::ledger::Committed;
 use crate::train::fixed_point::Grid;
+use crate::train::state::best::Improvement;
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"KNTSTATE";
@@ -56,6 +57,9 @@ pub struct TrainState {
     /// On which the next step is summed. Younger too.
     #[serde(skip)]
     pub grid: Grid,
+    /// The best evaluation. Younger too.
+    #[serde(skip)]
+    pub improvement: Improvement,
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap. Which of them changed no weight
@@ -176,6 +180,7 @@ mod tests {
             exact: true,
             arithmetic: String::new(),
             grid: Grid::default(),
+            improvement: Improvement::default(),
             order: vec![10],
             ledger_tail: vec![Committed {
                 step: 1,

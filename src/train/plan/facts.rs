@@ -51,6 +51,8 @@ pub struct Facts {
     pub every: Every,
     /// `checkpoint.keep`.
     pub keep: u32,
+    /// `checkpoint.keep_best`: whether the weights of the best evaluation stay, whatever `keep` says.
+    pub keep_best: bool,
     /// `checkpoint.mtbf`.
     pub mtbf: Duration,
     /// Longest wait for a checkpoint that must be written before the run ends.

@@ -32,6 +32,8 @@ pub struct Plan {
     pub workers: u32,
     /// When to evaluate.
     pub evaluation: Every,
+    /// Evaluations in a row without a better error that end the run.
+    pub patience_evaluations: Option<u64>,
     /// Validation samples; 0 = no validation set.
     pub validation_samples: u64,
     /// Validation samples per part.
@@ -78,6 +80,7 @@ impl Plan {
             samples_per_epoch: order.samples,
             workers: config.train.workers,
             evaluation: config.evaluation.every,
+            patience_evaluations: config.train.patience.map(u64::from),
             validation_samples,
             evaluation_batch: u64::from(config.evaluation.batch.max(1)),
             begin_limit: BEGIN_LIMIT,

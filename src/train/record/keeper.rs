@@ -20,7 +20,7 @@ use crate::observe::storage::Storage;
 use crate::model::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::TrainError;
 use crate::train::checkpoint;
-use crate::train::checkpoint::{Copying, TrainState, Writer, young_daly};
+use crate::train::checkpoint::{Copying, TrainState, Writer, automatic};
 use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
@@ -30,6 +30,7 @@ use crate::train::state::digest;
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::{Moment, Rank};
 
+use crate::train::record::best::Kept;
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
 use crate::train::record::why::{self, Saved, Why};
@@ -72,24 +73,28 @@ pub struct Means {
 
 /// Checkpoints and ledger of one rank, which counts for all while it is the lowest.
 pub struct Keeper {
-    means: Means,
+    pub(super) means: Means,
     world_next_member: u32,
     writer: Option<Writer>,
     /// The last checkpoint that was begun; none before the first step that is looked at.
-    last: Option<Last>,
+    pub(super) last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
     /// Whether a checkpoint is due that the writer has no room for, which was said.
     waits: bool,
     /// Why the newest checkpoint that was begun is not on disk.
-    unwritten: Option<String>,
+    pub(super) unwritten: Option<String>,
+    /// What became of the newest best evaluation.
+    pub(super) best: Kept,
     /// Stalls of checkpoints that are being written, by step.
     stalls: Vec<Stall>,
     /// When the run directory was last seen in its place.
     placed: Option<Duration>,
     /// The copy of the newest checkpoint.
     copying: Option<Copying>,
+    /// What the last checkpoint held the loop, and its storage.
     cost_seconds: f64,
+    storage_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
 }
@@ -105,10 +110,12 @@ impl Keeper {
             published: None,
             waits: false,
             unwritten: None,
+            best: Kept::Unknown,
             stalls: Vec::new(),
             placed: None,
             copying: None,
             cost_seconds: 0.0,
+            storage_seconds: 0.0,
             persisting: Arc::default(),
         }
     }
@@ -169,6 +176,7 @@ impl Keeper {
         let cursor = self.means.facts.order.cursor(target);
         self.last = self.last.map(|last| Last { step: target, cursor, ..last });
         self.published = self.published.filter(|step| *step <= target);
+        self.best = Kept::Unknown;
     }
 
     fn writer(&mut self) -> &Writer {
@@ -210,13 +218,14 @@ impl Keeper {
         let first = Last { seconds, step: step.saturating_sub(1), cursor: before };
         let last = *self.last.get_or_insert(first);
         let now = Last { seconds, step, cursor };
-        let auto = || young_daly(self.cost_seconds, self.means.facts.mtbf.as_secs_f64());
+        let mtbf_seconds = self.means.facts.mtbf.as_secs_f64();
+        let auto = || automatic(self.cost_seconds, self.storage_seconds, mtbf_seconds);
         if due::is_due(self.means.facts.every, last, now, self.means.facts.order.samples, auto) {
             self.begin(rank, seconds);
         }
     }
 
-    fn begin(&mut self, rank: &Rank, seconds: f64) {
+    pub(super) fn begin(&mut self, rank: &Rank, seconds: f64) {
         let began = self.means.clock.now();
         *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = rank.process.standing;
         let state = self.state(&rank.state.position, rank.place(), seconds);
@@ -273,6 +282,7 @@ impl Keeper {
             exact: position.exact,
             arithmetic: position.arithmetic.clone(),
             grid: position.grid.clone(),
+            improvement: position.improvement,
             order: position.owner_batches.clone(),
             ledger_tail: position.ledger_tail.clone(),
             ..TrainState::default()
@@ -289,6 +299,7 @@ impl Keeper {
                     self.published = self.published.max(Some(done.step));
                     self.unwritten = None;
                     self.cost_seconds = stall;
+                    self.storage_seconds = done.write_seconds + done.verify_seconds;
                     let kind = Kind::Checkpoint {
                         name: done.name,
                         bytes: done.bytes,
@@ -333,6 +344,7 @@ impl Keeper {
         {
             self.last_checkpoint(rank, journal);
         }
+        self.settle_best(rank, journal);
         let status = self.ended(status, position.step);
         self.complete_ledger(position, journal);
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
@@ -387,29 +399,46 @@ impl Keeper {
         Err(TrainError::JobLost(format!("cannot write result.json: {last}")))
     }
 
-    /// The checkpoint that the run ends with, tried again once if it fails.
-    fn last_checkpoint(&mut self, rank: &Rank, journal: &mut Journal) {
+    /// The checkpoint of the state at hand is on disk: begun if it is not, tried again once if it
+    /// fails. False where it is not there, or the writer was still at work after `limit`.
+    pub(super) fn put_on_disk(
+        &mut self,
+        rank: &Rank,
+        journal: &mut Journal,
+        limit: Duration,
+    ) -> bool {
         self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
-            let limit = self.means.facts.last_limit;
             if !self.writer().finish(limit) {
-                let limit = Span(limit);
-                self.unwritten = Some(format!(
-                    "it took longer than {limit}; raise recovery.time_limit to wait longer"
-                ));
-                tracing::warn!("the last checkpoint took too long and was left behind");
-                return;
+                return false;
             }
             self.report(journal, rank.place());
             if self.published == Some(rank.state.position.step) {
-                return;
+                return true;
             }
             self.begin(rank, journal.seconds());
             self.wait_for_copy();
         }
-        let limit = self.means.facts.last_limit;
-        self.writer().finish(limit);
+        let done = self.writer().finish(limit);
         self.report(journal, rank.place());
+        done && self.published == Some(rank.state.position.step)
+    }
+
+    /// Whether a checkpoint is being written.
+    pub(super) fn is_writing(&mut self) -> bool {
+        !self.writer().finish(Duration::ZERO)
+    }
+
+    /// The checkpoint that the run ends with.
+    fn last_checkpoint(&mut self, rank: &Rank, journal: &mut Journal) {
+        let limit = self.means.facts.last_limit;
+        if !self.put_on_disk(rank, journal, limit) && self.is_writing() {
+            let limit = Span(limit);
+            self.unwritten = Some(format!(
+                "it took longer than {limit}; raise recovery.time_limit to wait longer"
+            ));
+            tracing::warn!("the last checkpoint took too long and was left behind");
+        }
     }
 
     /// How a run ends by this status: complete only with its weights on disk, or where no

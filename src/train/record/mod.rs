@@ -13,6 +13,7 @@ use crate::train::TrainError;
 use crate::train::state::rank::Rank;
 
 pub mod began_with;
+pub mod best;
 pub mod casualties;
 pub mod cause;
 pub mod due;
@@ -78,6 +79,16 @@ impl Record {
         self.journal.committed(rank.place(), &rank.state.position.ledger_tail);
         rank.process.at(Point::InSnapshot);
         self.keeper.after_commit(rank, &mut self.journal);
+    }
+
+    /// Behind an evaluation: its weights may be the best.
+    pub fn evaluated(&mut self, rank: &Rank) {
+        self.keeper.begin_best(rank, &self.journal);
+    }
+
+    /// Before the writer votes on another step: the best weights are on disk.
+    pub fn settle_best(&mut self, rank: &Rank) {
+        self.keeper.settle_best(rank, &mut self.journal);
     }
 
     /// Whether a checkpoint holds all that this rank's memory does.

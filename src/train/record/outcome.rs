@@ -13,6 +13,7 @@ use crate::observe::refusal::insist;
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
+use crate::train::checkpoint::best;
 use crate::train::record::journal::{EVENTS, LEDGER};
 use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
@@ -61,6 +62,7 @@ impl Ended<'_> {
             validation: position
                 .last_error
                 .map(|error| Validation { error, best: position.best_error.unwrap_or(error) }),
+            best: best::read(storage).ok().flatten(),
             state_sha256: self.state_sha256,
             exact: position.exact,
             conclusive: self.conclusive,

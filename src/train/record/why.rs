@@ -48,6 +48,7 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
     if status == Status::Completed {
         return match position.ending {
             Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
+            Some(Ending::NoBetter) => no_better(position),
             _ => "all steps are committed".into(),
         };
     }
@@ -62,14 +63,27 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
         return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
             .into();
     }
-    if let Some(Ending::Completed | Ending::OutOfTime) = position.ending {
+    if let Some(Ending::Completed | Ending::OutOfTime | Ending::NoBetter) = position.ending {
         let why = saved.unwritten.unwrap_or("no checkpoint of the last step is there");
+        let ended = match position.ending {
+            Some(Ending::NoBetter) => no_better(position),
+            _ => "all steps are committed".into(),
+        };
         return format!(
-            "all steps are committed, but their weights are not on disk: {why}; the same \
+            "{ended}, but their weights are not on disk: {why}; the same \
                  command completes the run, or set checkpoint.every = \"never\" to do without them"
         );
     }
     format!("asked to stop; {}", kept(position, saved))
+}
+
+/// Of a run that `train.patience` ended.
+fn no_better(position: &Position) -> String {
+    let since = position.improvement.evaluations_since;
+    let best = position.improvement.best.map_or_else(String::new, |best| {
+        format!(": the best, {:.2} %, was behind step {}", best.error * 100.0, best.step)
+    });
+    format!("{since} evaluations in a row were no better (train.patience){best}")
 }
 
 /// What a run that pauses leaves.

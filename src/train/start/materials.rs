@@ -220,6 +220,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         data_fingerprint: train.source.fingerprint(),
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
+        keep_best: config.checkpoint.keep_best > 0,
         mtbf: config.checkpoint.mtbf.0,
         last_limit: LAST_CHECKPOINT_MIN.max(config.recovery.time_limit.0 * 5 / 12),
         order: order.clone(),

@@ -139,6 +139,7 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
         evaluated_ms: state.evaluated_ms,
         last_error: state.last_error,
         best_error: state.best_error,
+        improvement: state.improvement,
         exact: state.exact,
         arithmetic: state.arithmetic.clone(),
         grid: state.grid.clone(),

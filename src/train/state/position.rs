@@ -11,6 +11,7 @@ use crate::observe::result::Status;
 use crate::train::fixed_point::Grid;
 use crate::train::plan::Plan;
 use crate::train::state::arithmetic;
+use crate::train::state::best::Improvement;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
@@ -24,6 +25,8 @@ pub const ZERO_UPDATES_MAX: usize = 10;
 pub enum Ending {
     Completed,
     OutOfTime,
+    /// `train.patience` evaluations in a row were no better.
+    NoBetter,
     Interrupted,
     /// The spares are used up: the run goes on from here at full strength.
     Renewed,
@@ -35,7 +38,7 @@ impl Ending {
     /// How the run ends by it.
     pub fn status(self) -> Status {
         match self {
-            Self::Completed | Self::OutOfTime => Status::Completed,
+            Self::Completed | Self::OutOfTime | Self::NoBetter => Status::Completed,
             Self::Interrupted => Status::Interrupted,
             // What makes the supervisor start it again.
             Self::Renewed => Status::JobLost,
@@ -85,6 +88,8 @@ pub struct Position {
     pub resize_due: bool,
     /// The newest evaluation.
     pub evaluation: Option<Evaluated>,
+    /// The best evaluation, and those behind it.
+    pub improvement: Improvement,
     /// Samples of the epoch at hand that were skipped.
     pub skipped_in_epoch: u64,
     /// The grid on which the next step is summed; none in the asynchronous exchange.
@@ -155,8 +160,12 @@ impl Position {
         }
         let done = plan.steps_max.is_some_and(|max| self.step >= max)
             || plan.samples_max.is_some_and(|max| self.cursor >= max);
+        let since = self.improvement.evaluations_since;
         if done {
             self.end(Ending::Completed, plan);
+        } else if plan.patience_evaluations.is_some_and(|most| since >= most) {
+            // Its last evaluation is what says so: no other one is due.
+            self.ending = Some(Ending::NoBetter);
         }
     }
 
@@ -203,14 +212,18 @@ impl Position {
         tried.take_while(|line| line.computed() == 0).count()
     }
 
-    /// Records a completed evaluation.
-    pub fn evaluated(&mut self, found: Evaluated) {
+    /// Records a completed evaluation, which may be one too many without a better error.
+    pub fn evaluated(&mut self, found: Evaluated, plan: &Plan) {
         let Evaluated { error, at_ms, .. } = found;
         self.evaluation_due = false;
         self.evaluated_ms = at_ms;
         self.evaluation = Some(found);
         self.last_error = Some(error);
         self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
+        self.improvement.judge(&found);
+        if self.ending.is_none() {
+            self.settle(plan);
+        }
     }
 }
 

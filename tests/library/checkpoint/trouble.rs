@@ -174,23 +174,29 @@ fn only_own_names_are_steps() {
 
 proptest! {
     #[test]
-    fn retention_keeps_the_written_one_and_the_newest_before_it(
+    fn retention_keeps_the_written_one_the_newest_before_it_and_the_best(
         steps in prop::collection::btree_set(0u64..50, 1..12),
         written in any::<prop::sample::Index>(),
-        keep in 0u32..5
+        keep in 0u32..5,
+        best in proptest::option::of(any::<prop::sample::Index>())
     ) {
         let all: Vec<u64> = steps.into_iter().collect();
         let written = all[written.index(all.len())];
+        let best = best.map(|best| all[best.index(all.len())]);
         let present: Vec<String> = all.iter().map(|&step| store::name_of(step)).collect();
-        let (delete, later) = store::retention(&present, written, keep);
+        let (delete, later) = store::retention(&present, written, keep, best);
         let stays = |step: &u64| {
             let name = store::name_of(*step);
             !delete.contains(&name) && !later.contains(&name)
         };
         let left: Vec<u64> = all.iter().rev().copied().filter(stays).collect();
         let kept = keep.max(1) as usize;
-        let newest = all.iter().rev().copied().filter(|&step| step <= written).take(kept);
-        prop_assert_eq!(left, newest.collect::<Vec<u64>>());
+        let newest: Vec<u64> =
+            all.iter().rev().copied().filter(|&step| step <= written).take(kept).collect();
+        let is_kept = |step: &u64| {
+            newest.contains(step) || (Some(*step) == best && *step <= written)
+        };
+        prop_assert_eq!(left, all.iter().rev().copied().filter(is_kept).collect::<Vec<u64>>());
         prop_assert!(later.iter().all(|name| store::step_of(name).unwrap() > written));
     }
 }
