@@ -38,7 +38,7 @@ pub struct Args {
 /// How long folders in use are waited for: what is left of a killed job ends within a second.
 const CLEAR_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// Looks, checks, prints; 1 when recovery does not work here.
+/// Looks, checks, prints; 1 when recovery does not work here, or the set cannot be read.
 pub fn run(args: &Args) -> ExitCode {
     if args.clear {
         for place in logout::places(&args.resident_dir) {
@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> ExitCode {
             Err(error) => return fail(2, error),
         },
     };
+    let readable = storage.iter().all(|found| found.state != Grade::Broken);
     let mut diagnosis = diagnose(&args.resident_dir, &config);
     diagnosis.findings.extend(storage);
     if args.json {
@@ -72,7 +73,7 @@ pub fn run(args: &Args) -> ExitCode {
     } else {
         print(&diagnosis);
     }
-    if diagnosis.recovery_works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if diagnosis.recovery_works && readable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn print(diagnosis: &Diagnosis) {

@@ -67,11 +67,37 @@ struct Measured {
 pub fn run(args: &Args) -> ExitCode {
     match evaluate(args) {
         Ok(measured) if args.json => print_json(&measured),
-        Ok(measured) => print_line!("{}", measured.sentence),
+        Ok(measured) => print(&measured),
         Err(Failure::Trained(error)) => return fail(error.exit_code(), error),
         Err(Failure::Report(error)) => return fail(1, error),
     }
     ExitCode::SUCCESS
+}
+
+/// Classes that are printed, at most: all, or those that are recognised least.
+const CLASSES_PRINTED_MAX: usize = 20;
+/// Pairs of classes that are printed.
+const CONFUSED_PRINTED_MAX: usize = 3;
+
+fn print(measured: &Measured) {
+    print_line!("{}", measured.sentence);
+    let mut classes: Vec<(f64, &OfClass)> =
+        measured.classes.iter().filter_map(|of| Some((of.top1?, of))).collect();
+    let all = classes.len();
+    if all > CLASSES_PRINTED_MAX {
+        classes.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        classes.truncate(CLASSES_PRINTED_MAX);
+        print_line!("the {CLASSES_PRINTED_MAX} of {all} classes with the largest errors:");
+    }
+    for (top1, of) in classes {
+        let (error, name) = (100.0 * (1.0 - top1), of.name.shown());
+        print_line!("  error {error:6.2} %  of {:6} samples  {name}", of.samples);
+    }
+    let name = |class: usize| measured.classes.get(class).map_or("?".into(), |of| of.name.shown());
+    for pair in measured.confused.iter().take(CONFUSED_PRINTED_MAX) {
+        let (class, taken_for) = (name(pair.class), name(pair.taken_for));
+        print_line!("  {} of {class} are taken for {taken_for}", pair.samples);
+    }
 }
 
 enum Failure {

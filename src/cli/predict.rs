@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::config::Shown;
 use crate::data::loader::viewer::Viewer;
+use crate::data::source::below;
 use crate::lab::trained::scores::best;
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
@@ -24,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub struct Args {
     #[command(flatten)]
     chosen: Chosen,
-    /// Pictures: JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, PGM
+    /// Pictures (JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, PGM), or folders of them
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<PathBuf>,
     /// Classes that are named, the most probable first
@@ -66,17 +67,38 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(trained) => trained,
         Err(error) => return fail(error.exit_code(), error),
     };
+    let images = match named(&args.images) {
+        Ok(images) => images,
+        Err(reason) => return fail(2, reason),
+    };
     let viewer = Viewer::new(&trained.view());
     let mut asked = Asked { trained, viewer, top: args.top, json: args.json, failed: 0 };
-    for files in args.images.chunks(BATCH) {
+    for files in images.chunks(BATCH) {
         if let Err(error) = asked.about(files) {
             return fail(error.exit_code(), error);
         }
     }
     match asked.failed {
         0 => ExitCode::SUCCESS,
-        failed => fail(3, format!("{failed} of {} pictures have no answer", args.images.len())),
+        failed => fail(3, format!("{failed} of {} pictures have no answer", images.len())),
     }
+}
+
+/// Folders stand for all pictures below them.
+fn named(images: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut all = Vec::new();
+    for image in images {
+        if !image.is_dir() {
+            all.push(image.clone());
+            continue;
+        }
+        let found = below::pictures(image).map_err(|error| error.to_string())?;
+        if found.is_empty() {
+            return Err(format!("{}: no picture is below this folder", image.shown()));
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 struct Asked {
@@ -134,8 +156,5 @@ impl Asked {
 
 /// A pipe or a device in a list of files is no picture, and is not opened.
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    if file.is_dir() {
-        return Err("is a folder; name its pictures".into());
-    }
     regular::read(file, FILE_BYTES_MAX).map_err(|error| error.to_string())
 }

@@ -124,10 +124,10 @@ pub fn write_local(folder: &Path, limits: Limits) -> std::io::Result<Speed> {
 
 /// Both storages of a configuration, for `doctor`.
 pub fn findings(config: &Config) -> Vec<Finding> {
-    const NAME: &str = "shared storage";
+    const NAME: &str = "set's storage";
     let set = match open::open(&config.data, Split::Train, config.run.seed) {
         Ok(set) => set,
-        Err(error) => return vec![finding(NAME, Grade::Warning, error.to_string())],
+        Err(error) => return vec![finding(NAME, Grade::Broken, error.to_string())],
     };
     let read = match read_set(&set, DOCTOR_LIMITS) {
         Ok(Speed { fetches: 0, .. }) => {
@@ -168,7 +168,7 @@ fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {
     }
     if written.bytes_per_second() < shared.bytes_per_second() {
         return found(Grade::Warning).advise(
-            "the shared storage gives files faster than this folder takes them: copies gain \
+            "the set's storage gives files faster than this folder takes them: copies gain \
              nothing here",
         );
     }
@@ -270,11 +270,11 @@ mod tests {
         config.staging.folder = Some(root.path().into());
         let found = findings(&config);
         let names: Vec<&str> = found.iter().map(|finding| finding.name).collect();
-        assert_eq!(names, ["shared storage", "staging folder"]);
+        assert_eq!(names, ["set's storage", "staging folder"]);
         assert!(found[0].value.contains("B/s") && found[1].value.contains("B are free"));
         config.data.train = Some(root.path().join("absent"));
         let found = findings(&config);
-        assert!(found.len() == 1 && found[0].state == Grade::Warning, "{found:?}");
+        assert!(found.len() == 1 && found[0].state == Grade::Broken, "{found:?}");
     }
 
     #[test]

@@ -126,6 +126,12 @@ fn file_layer(
             table.insert(width.into(), toml::Value::Integer(classes as i64));
         }
     }
+    // As in PyTorch, windows lie side by side where nothing is said.
+    if let ("max_pool" | "avg_pool", Some(kernel), None) =
+        (kind_name.as_str(), table.get("kernel").cloned(), table.get("stride"))
+    {
+        table.insert("stride".into(), kernel);
+    }
     let keys = table.len();
     let kind =
         LayerKind::deserialize(toml::Value::Table(table)).map_err(|error| at(&name, error))?;

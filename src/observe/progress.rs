@@ -175,6 +175,7 @@ struct BarState {
     steps_total: Option<u64>,
     step: u64,
     epoch: u64,
+    learning_rate: Option<f64>,
     seconds: f64,
     loss: Smoothed,
     error: Smoothed,
@@ -208,8 +209,9 @@ impl BarState {
                 self.recent.clear();
             }
             Kind::Data { waits, .. } => self.waits = *waits,
-            Kind::Step { epoch, loss, error, samples, seconds, .. } => {
+            Kind::Step { epoch, loss, error, samples, seconds, learning_rate } => {
                 self.step = event.step;
+                self.learning_rate = Some(*learning_rate);
                 self.epoch = *epoch;
                 self.loss.add(*loss, *samples);
                 self.error.add(*error, *samples);
@@ -278,13 +280,17 @@ impl BarState {
         };
         line.push_str(&format!("  epoch {}", self.epoch));
         if let Some(loss) = self.loss.mean() {
-            line.push_str(&format!("  loss {loss:.4}"));
+            // Of one step it would jump from line to line.
+            line.push_str(&format!("  mean loss {loss:.4}"));
         }
         if let Some(error) = self.error.mean() {
             line.push_str(&format!("  error {}", percent(error)));
         }
         if let Some(error) = self.validation {
             line.push_str(&format!("  validation {}", percent(error)));
+        }
+        if let Some(rate) = self.learning_rate {
+            line.push_str(&format!("  rate {}", rate_of(rate)));
         }
         if let Some((images, _)) = self.speed() {
             line.push_str(&format!("  {images:.0} images/s"));
@@ -325,6 +331,20 @@ impl Smoothed {
             return Some(f64::NAN);
         }
         (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+/// A learning rate in three digits.
+pub fn rate_of(rate: f64) -> String {
+    match rate {
+        0.0 => "0".into(),
+        rate if (1e-3..1e4).contains(&rate) => {
+            let digits = (2 - rate.log10().floor() as i32).max(0) as usize;
+            let text = format!("{rate:.digits$}");
+            let cut = if text.contains('.') { text.trim_end_matches('0') } else { &text };
+            cut.trim_end_matches('.').to_owned()
+        }
+        rate => format!("{rate:.2e}"),
     }
 }
 
@@ -391,8 +411,8 @@ fn announcement(event: &Event) -> Option<String> {
             clock(*patience_seconds)
         ),
         Kind::StepAgain { step } => format!(
-            "step {step}: gradients outgrew the grid of their sums; it is computed again on \
-             another, as every later one is whose do"
+            "step {step}: its gradients are larger than any before, and their exact sums need more \
+             room: it is computed once more, as in every run of this configuration"
         ),
         Kind::Inexact { reason } => format!("warning: the run is no longer exact: {reason}"),
         Kind::Warning { message } => format!("warning: {message}"),

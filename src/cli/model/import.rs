@@ -33,6 +33,10 @@ pub struct Args {
     /// Channels, height and width of an image, such as 3x224x224, where the file leaves them open
     #[arg(long)]
     input: Option<String>,
+    /// Takes a file in which the exporter has folded norms into convolutions: the model is trained
+    /// without them
+    #[arg(long)]
+    without_norms: bool,
 }
 
 /// 0, or 2 for a file that gives no model.
@@ -59,6 +63,7 @@ fn make(args: &Args) -> Result<(), String> {
     let stem = places.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy());
     let imported = import(&stem, &bytes, given, &|part| folder.read(part));
     let imported = imported.map_err(|error| error.to_string())?;
+    ask_about_norms(&imported, args.without_norms)?;
     places.write(&imported)?;
     report(&imported, &places);
     Ok(())
@@ -172,8 +177,23 @@ fn shown(shape: Shape) -> String {
     shape.map(|extent| extent.to_string()).join("x")
 }
 
+/// A network without its norms is another one, which may not train at all.
+fn ask_about_norms(imported: &Imported, without_norms: bool) -> Result<(), String> {
+    let Imported { folded, producer, .. } = imported;
+    if *folded == 0 || without_norms {
+        return Ok(());
+    }
+    Err(format!(
+        "{} has folded norms into {folded} convolutions or more: the model would be trained \
+         without them. To keep them, export with torch.onnx.export(model, args, file, \
+         optimize=False), or dynamo=False, training=torch.onnx.TrainingMode.TRAINING. To take it \
+         as it is, say --without-norms",
+        if producer.is_empty() { "the exporter".into() } else { producer.shown() }
+    ))
+}
+
 fn report(imported: &Imported, places: &Places) {
-    let Imported { graph, layout, folded, copied, producer, .. } = imported;
+    let Imported { graph, layout, copied, .. } = imported;
     let (model, weights) = (places.model.shown(), places.weights.shown());
     print_line!(
         "{model}: {} layers, images {}, {} classes",
@@ -183,14 +203,6 @@ fn report(imported: &Imported, places: &Places) {
     );
     let elements = layout.parameters + layout.statistics;
     print_line!("{weights}: {} tensors, {:.1} MB", layout.tensors.len(), elements as f64 * 4e-6);
-    if *folded > 0 {
-        say!(
-            "{} has folded {folded} norms into convolutions: they are trained without norms. To \
-             keep them, export with torch.onnx.export(model, args, file, optimize=False), or \
-             dynamo=False, training=torch.onnx.TrainingMode.TRAINING",
-            if producer.is_empty() { "the exporter".into() } else { producer.shown() }
-        );
-    }
     if *copied > 0 {
         say!("{copied} tensors were one with others in the file: each layer has its own from here");
     }

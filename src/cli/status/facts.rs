@@ -11,9 +11,9 @@ use crate::config::Shown;
 use crate::lab::report::episodes::episodes;
 use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::Picture;
-use crate::observe::event::{Event, Kind, name_of};
+use crate::observe::event::{Event, Kind, name_of, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
-use crate::observe::progress::{clock, duration};
+use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::FileSystem;
 
@@ -25,6 +25,9 @@ pub(super) const SILENCE_SECONDS_MAX: f64 = 120.0;
 
 /// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
 const POLLS_MAX: usize = 512;
+
+/// Repairs that are shown.
+const REPAIRS_SHOWN: usize = 5;
 
 /// What is known.
 #[derive(Debug, Default, Serialize)]
@@ -48,6 +51,7 @@ pub(super) struct Report {
     pub(super) last_event_seconds_ago: Option<f64>,
     pub(super) loss: Option<f64>,
     pub(super) validation_error: Option<f64>,
+    pub(super) learning_rate: Option<f64>,
     pub(super) images_per_second: Option<f64>,
     pub(super) steps_per_second: Option<f64>,
     /// Where `train.steps` or `train.epochs` ends the run.
@@ -58,6 +62,9 @@ pub(super) struct Report {
     #[serde(flatten)]
     pub(super) reading: Reading,
     pub(super) recoveries: usize,
+    /// The newest ones, a line each.
+    #[serde(skip)]
+    pub(super) repairs: Vec<String>,
     pub(super) recovery_seconds: f64,
     pub(super) lost_steps: u64,
     pub(super) result: Option<RunResult>,
@@ -108,6 +115,10 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
             Kind::Evaluation { error, .. } => Some(*error),
             _ => None,
         }),
+        learning_rate: newest(events, |kind| match kind {
+            Kind::Step { learning_rate, .. } => Some(*learning_rate),
+            _ => None,
+        }),
         images_per_second: speed(events).map(|speed| speed.0),
         steps_per_second: speed(events).map(|speed| speed.1),
         steps_total: newest(events, |kind| match kind {
@@ -126,8 +137,35 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
         lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
         recoveries: recoveries.len(),
+        repairs: repairs(events),
         result,
     })
+}
+
+/// The newest repairs, the newest last.
+fn repairs(events: &[Event]) -> Vec<String> {
+    let told = events.iter().rev().filter_map(|event| match &event.kind {
+        Kind::Recovered(record) => {
+            let seconds = duration(record.seconds.values().sum());
+            Some(format!(
+                "  step {}: {} in {seconds}, lost {}",
+                record.step,
+                record.rung,
+                names_of(&record.lost)
+            ))
+        }
+        Kind::Restarted { from, lost_steps, lost, weights } => Some(format!(
+            "  attempt {} from {} at step {}, {lost_steps} steps lost, lost {}",
+            event.attempt,
+            gone_on_from(from, weights.as_deref()),
+            event.step,
+            names_of(lost)
+        )),
+        _ => None,
+    });
+    let mut newest: Vec<String> = told.take(REPAIRS_SHOWN).collect();
+    newest.reverse();
+    newest
 }
 
 /// Seconds since the last event, by this machine's clock.
@@ -230,15 +268,16 @@ pub(super) fn lines(report: &Report) -> String {
     let mut text = report.headline();
     text.push_str(&format!(
         "\nstep {}, epoch {}, {} since the start, attempt {}, generation {}\n",
-        report.step,
+        report.steps_total.map_or(report.step.to_string(), |all| format!("{}/{all}", report.step)),
         report.epoch,
         clock(report.seconds),
         report.attempt,
         report.generation
     ));
     let mut figures = Vec::new();
-    figures.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    figures.extend(report.loss.map(|loss| format!("loss of the last step {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
+    figures.extend(report.learning_rate.map(|rate| format!("learning rate {}", rate_of(rate))));
     figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
     figures
         .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
@@ -249,6 +288,7 @@ pub(super) fn lines(report: &Report) -> String {
         duration(report.recovery_seconds),
         report.lost_steps
     ));
+    report.repairs.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     report.reading.lines().iter().for_each(|line| text.push_str(&format!("{line}\n")));
     for member in &report.members {
         let role = match member.role {

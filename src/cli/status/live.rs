@@ -10,9 +10,8 @@ use super::super::arguments::{asked_to_stop, fail};
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
 use crate::observe::console::{self, print_line};
-use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
-use crate::observe::progress::{clock, duration, gone_on_from};
+use crate::observe::progress::{clock, duration};
 
 use super::facts::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
 
@@ -23,8 +22,6 @@ const NAP: Duration = Duration::from_millis(50);
 /// A run that is silent for longer than `SILENCE_SECONDS_MAX` is not followed on. One whose job may
 /// be in SLURM's queue (after a requeue two minutes at least on most sites) is, for a week.
 const QUEUE_SECONDS_MAX: f64 = 7.0 * 24.0 * 3600.0;
-/// Repairs that are shown.
-const REPAIRS_SHOWN: usize = 5;
 /// Nodes that are shown.
 const NODES_SHOWN: usize = 8;
 /// Of the bar, in characters.
@@ -48,7 +45,7 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
         let waits = report.state == "silent" || report.queued().is_some();
         let silent = waits && silence > patience(&report);
         let ended = report.result.is_some() && report.queued().is_none();
-        output.show(&report, &events, limit);
+        output.show(&report, limit);
         if ended || silent {
             output.end(&report);
         }
@@ -111,12 +108,12 @@ impl Output {
         }
     }
 
-    fn show(&mut self, report: &Report, events: &[Event], limit: Option<f64>) {
+    fn show(&mut self, report: &Report, limit: Option<f64>) {
         match self {
             Self::Screen(screen) => {
                 let (height, width) = console::output_size();
                 let rows = usize::from(height).saturating_sub(1);
-                let view = view(report, events, limit, rows);
+                let view = view(report, limit, rows);
                 screen.draw(&view, usize::from(width));
             }
             Self::Lines(before) => {
@@ -205,7 +202,7 @@ fn figures(report: &Report, limit: Option<f64>) -> Vec<String> {
         None => format!("step {}", report.step),
     }];
     figures.push(format!("epoch {}", report.epoch));
-    figures.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    figures.extend(report.loss.map(|loss| format!("loss of the last step {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
     figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
     figures.extend(
@@ -227,7 +224,7 @@ fn one_line(report: &Report, limit: Option<f64>) -> String {
 }
 
 /// The whole view, at most `rows` lines.
-fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> Vec<String> {
+fn view(report: &Report, limit: Option<f64>, rows: usize) -> Vec<String> {
     let mut view = vec![report.headline()];
     if let Some(done) = done(report, limit) {
         let full = (done * BAR_WIDTH as f64).round() as usize;
@@ -251,7 +248,7 @@ fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> V
         report.lost_steps
     ));
     view.extend(report.reading.lines());
-    view.extend(repairs(events));
+    view.extend(report.repairs.iter().cloned());
     view.push(String::new());
     view.extend(nodes(&report.members));
     view.push(String::new());
@@ -271,32 +268,6 @@ fn fitted(mut view: Vec<String>, rows: usize) -> Vec<String> {
         view.extend((rows > 0).then(|| format!("... and {} lines more", more + 1)));
     }
     view
-}
-
-/// The newest repairs, the newest last.
-fn repairs(events: &[Event]) -> Vec<String> {
-    let told = events.iter().rev().filter_map(|event| match &event.kind {
-        Kind::Recovered(record) => {
-            let seconds = duration(record.seconds.values().sum());
-            Some(format!(
-                "  step {}: {} in {seconds}, lost {}",
-                record.step,
-                record.rung,
-                names_of(&record.lost)
-            ))
-        }
-        Kind::Restarted { from, lost_steps, lost, weights } => Some(format!(
-            "  attempt {} from {} at step {}, {lost_steps} steps lost, lost {}",
-            event.attempt,
-            gone_on_from(from, weights.as_deref()),
-            event.step,
-            names_of(lost)
-        )),
-        _ => None,
-    });
-    let mut newest: Vec<String> = told.take(REPAIRS_SHOWN).collect();
-    newest.reverse();
-    newest
 }
 
 /// Who is where, a line a node.
@@ -373,10 +344,10 @@ mod tests {
         for count in [0, 1, 2, 7, 40] {
             let members = (0..count).map(member).collect();
             let report = Report { steps_total: Some(10), members, ..silent() };
-            let whole = view(&report, &[], None, usize::MAX);
+            let whole = view(&report, None, usize::MAX);
             assert!(whole.iter().all(|line| !line.contains("more") || line.contains("nodes")));
             for rows in 0..70 {
-                let shown = view(&report, &[], None, rows);
+                let shown = view(&report, None, rows);
                 assert!(shown.len() <= rows, "{count} members on {rows} rows: {shown:#?}");
                 if rows >= whole.len() {
                     assert_eq!(shown, whole);
@@ -401,7 +372,7 @@ mod tests {
             assert!(!told.contains("kintsugi launch"), "{told}");
             let shown = report.headline();
             assert_eq!(shown, format!("runs/x: silent ({name} may be in SLURM's queue)"));
-            assert_eq!(view(report, &[], None, 20)[0], shown);
+            assert_eq!(view(report, None, 20)[0], shown);
         }
         let result = |status| {
             let (state, reason) = (name_of(&status), Some("asked to stop".into()));

@@ -70,7 +70,7 @@ impl Reading {
         lines.extend(self.staging.map(|staged| staged.line()));
         if data.opens > 0 || data.bytes.local > 0 || data.bytes.cache > 0 {
             lines.push(format!(
-                "read {} from the shared storage in {} fetches, {} from copies, {} from the cache",
+                "read {} from its storage in {} fetches, {} from copies, {} from the cache",
                 amount(data.bytes.shared),
                 data.opens,
                 amount(data.bytes.local),
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!((reading.data.misses, reading.data.opens), (8, 3 * 51));
         assert_eq!(reading.cache, Some(CacheGauge { misses: 0.0, bound: 0.25 }));
         let lines = reading.lines();
-        let read = "read 76.5 MB from the shared storage in 153 fetches, 102.0 MB from copies, 0 B \
+        let read = "read 76.5 MB from its storage in 153 fetches, 102.0 MB from copies, 0 B \
                     from the cache";
         assert_eq!(lines[0], read);
         assert_eq!(lines[1], "cache misses 0.000 of samples, at least 0.250 (1-c)");

@@ -7,6 +7,7 @@ use super::jpeg::Scratch;
 use super::store::Location;
 use super::{Area, Cut, Image};
 
+pub mod below;
 mod array;
 pub mod cifar;
 pub(in crate::data) mod decode;

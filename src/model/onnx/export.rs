@@ -86,7 +86,7 @@ pub fn export(trained: &Trained<'_>) -> Result<Vec<u8>, OnnxError> {
         .text(3, env!("CARGO_PKG_VERSION"))
         .within(7, &message)
         .within(8, &Message::default().integer(2, OPSET));
-    let texts = [("classes", classes)];
+    let texts = [("classes", classes), ("input", format!("{channels}x{height}x{width}"))];
     let model = texts.iter().chain(trained.about).fold(model, |model, (key, text)| {
         model.within(14, &Message::default().text(1, key).text(2, text))
     });

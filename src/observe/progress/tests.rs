@@ -207,3 +207,9 @@ fn a_step_line_says_what_was_waited_for_where_that_was_much() {
     let line = state.line(None);
     assert!(line.contains("waits for staging 30%, peers 25%"), "{line}");
 }
+
+#[test]
+fn a_rate_has_three_digits_whatever_its_size() {
+    let shown = [0.05, 0.001, 1.0 / 3.0, 12.0, 0.0, 9.49e-6].map(rate_of);
+    assert_eq!(shown, ["0.05", "0.001", "0.333", "12", "0", "9.49e-6"]);
+}
