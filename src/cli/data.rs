@@ -21,8 +21,8 @@ use super::arguments::{Form, fail, form, print_json};
 use report::{DATA_ERROR, bar, print, report};
 
 mod bundles;
-mod neighbours;
-mod report;
+pub(super) mod neighbours;
+pub(super) mod report;
 mod stage;
 
 /// Makes, inspects and stages data sets.

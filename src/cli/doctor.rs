@@ -86,7 +86,8 @@ fn print(diagnosis: &Diagnosis) {
     print_line!("ladder on one node: {}", diagnosis.ladder.join(", "));
 }
 
-fn print_finding(finding: &Finding) {
+/// A line, and what to do.
+pub(super) fn print_finding(finding: &Finding) {
     let state = match finding.state {
         Grade::Ok => "ok",
         Grade::Absent => "-",

@@ -9,6 +9,7 @@ use crate::config::{ConfigError, Shown};
 use crate::launch::limits::Limits;
 use crate::launch::machine::logout::Chosen;
 use crate::launch::start::beginning::{self, Begun, Wish};
+use crate::launch::start::changes;
 use crate::launch::start::claim::{self, Claimed, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening;
@@ -20,11 +21,14 @@ use crate::observe::panics;
 use crate::observe::progress::Progress;
 use crate::observe::result::{BadImages, RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
+use crate::run_folder;
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 use crate::train::checkpoint::weights;
 
 use super::arguments::fail;
+
+mod check;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -53,14 +57,24 @@ pub struct Args {
     /// With fewer living nodes the run ends (exit code 75), to be requeued
     #[arg(long, value_name = "NODES", default_value_t = 1)]
     min_nodes: u32,
+    /// Begins a new run with the weights of this one (its newest checkpoint), as model.init does
+    #[arg(long, value_name = "RUN")]
+    extend: Option<PathBuf>,
     /// Prints the mpirun line and starts nothing
     #[arg(long)]
     dry_run: bool,
+    /// Says what can be known of the start (data, model, room, processors), ends as it would where
+    /// it would be refused, and starts nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    check: bool,
 }
 
 /// Launches and waits.
 pub fn run(args: &Args) -> ExitCode {
     panics::end_with_code(Status::InternalError.exit_code());
+    if args.check {
+        return check::run(args);
+    }
     match launch(args) {
         // The line is what was asked for.
         Ok(status) if args.dry_run => console::conclude(ExitCode::from(status.exit_code())),
@@ -70,20 +84,16 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn launch(args: &Args) -> Result<Status, LaunchError> {
-    let overrides = overrides(args);
-    let Loaded { config, remarks } = parse::loaded(&args.config, &overrides)?;
-    remarks.iter().for_each(|remark| say!("warning: {remark}"));
-    let (owners, wish) = (owners(args, &overrides)?, wish(args, &overrides)?);
-    let Begun { mut job, limits, folder, moved } = beginning::begin(config, wish)?;
+    let (Begun { mut job, limits, folder, moved }, owners) = begin(args)?;
     if args.dry_run {
         print_line!("{}", beginning::command_line(&job));
         return Ok(Status::Completed);
     }
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
-    let past = if args.fresh { Past::MovesAside } else { Past::GoesOn };
+    let beside = note_of_length(args, &job);
     let name = |model: &mut _| weights::name(model).map_err(|error| error.to_string());
-    match claim::claim(&mut job, (owners, past), &name, &mut |text| say!("{text}"))? {
+    match claim::claim(&mut job, (owners, past(args)), &name, &mut |text| say!("{text}"))? {
         Claimed::Completed(result) => {
             if let Err(error) = claim::clear_slots(&job) {
                 say!(
@@ -96,12 +106,52 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             Ok(result.status)
         }
         Claimed::Ours(lock, before) => {
-            if let Some(text) = moved {
-                say!("warning: {text}");
-            }
+            moved.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
             supervise(&job, (lock, before), limits)
         }
     }
+}
+
+/// What both a start and a look at it begin with.
+fn begin(args: &Args) -> Result<(Begun, Owners), LaunchError> {
+    refuse_extension(args)?;
+    let overrides = overrides(args);
+    let Loaded { config, remarks } = parse::loaded(&args.config, &overrides)?;
+    remarks.iter().for_each(|remark| say!("warning: {remark}"));
+    let (owners, wish) = (owners(args, &overrides)?, wish(args, &overrides)?);
+    Ok((beginning::begin(config, wish)?, owners))
+}
+
+fn past(args: &Args) -> Past {
+    if args.fresh { Past::MovesAside } else { Past::GoesOn }
+}
+
+/// What is to be extended is a run, and the only thing that gives weights.
+fn refuse_extension(args: &Args) -> Result<(), LaunchError> {
+    let Some(run) = &args.extend else { return Ok(()) };
+    let refused = |reason| Err(LaunchError::Refused { reason });
+    if let Err(error) = run_folder::find(run) {
+        return refused(format!("--extend: {error}"));
+    }
+    if args.set.iter().any(|text| text.trim_start().starts_with("model.init")) {
+        let reason = "--extend and model.init both name first weights: leave one of them out";
+        return refused(reason.into());
+    }
+    Ok(())
+}
+
+/// Of a run that begins although a shorter or longer one is there, whose place nobody named.
+fn note_of_length(args: &Args, job: &Job) -> Option<String> {
+    if args.run_dir.is_some() || args.extend.is_some() || run_folder::find(job.run.path()).is_ok() {
+        return None;
+    }
+    let (other, differs) = changes::other_length(job.run.path(), &job.config)?;
+    let other = other.shown();
+    Some(format!(
+        "{other} differs only in its length ({differs}), which its learning rate follows: this is \
+         another run, and begins with first weights; --extend {other} begins with what that one \
+         has learned"
+    ))
 }
 
 fn owners(args: &Args, overrides: &[String]) -> Result<Owners, ConfigError> {
@@ -125,7 +175,11 @@ fn wish(args: &Args, overrides: &[String]) -> Result<Wish, ConfigError> {
 fn overrides(args: &Args) -> Vec<String> {
     let ranks = args.ranks.map(|ranks| format!("run.ranks={ranks}"));
     let spares = args.spares.map(|spares| format!("recovery.spares={spares}"));
-    args.set.iter().cloned().chain(ranks).chain(spares).collect()
+    let extend = args.extend.as_ref().map(|run| {
+        let run = toml::Value::String(run.to_string_lossy().into_owned());
+        format!("model.init={run}")
+    });
+    args.set.iter().cloned().chain(ranks).chain(spares).chain(extend).collect()
 }
 
 fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Status, LaunchError> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::cluster::comm::mpi::environment::{self, Start};
 use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::{self, Loaded};
-use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
+use crate::config::{Config, ConfigError, Shown, paths, resolve_owners};
 use crate::data::staging::apart;
 use crate::launch::LaunchError;
 use crate::launch::start::claim::there_is_data;
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(REFUSED, error),
     };
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| run_folder::usual(&config));
     // After the folder was named: where a command is given does not make it another run.
     if let Err(error) = paths::resolve(&mut config) {
         return fail(REFUSED, error);

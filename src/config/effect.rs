@@ -8,7 +8,8 @@ use toml::{Table, Value};
 use super::error::ConfigError;
 use super::{
     BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, MemoryMode,
-    OptimizerKind, Resident, Rung, ScheduleKind, StagingMode, WithinBundle, resolve_owners, scales,
+    OptimizerKind, Resident, Rung, ScheduleKind, StagingMode, WarmUp, WithinBundle, resolve_owners,
+    scales,
 };
 
 /// A key, and settings in which it can have no effect.
@@ -99,10 +100,10 @@ const RULES: &[Rule] = &[
     rule("schedule.kind", no_length, BY_TIME),
     rule(
         "schedule.kind",
-        |c| c.schedule.warm_up == 1.0 && c.schedule.kind != ScheduleKind::OneCycle,
-        "schedule.warm_up = 1 leaves no step for it: write a smaller fraction",
+        |c| warms_up_throughout(c) && c.schedule.kind != ScheduleKind::OneCycle,
+        "schedule.warm_up leaves no step for it: write a shorter one",
     ),
-    rule("schedule.warm_up", no_length, BY_TIME),
+    rule("schedule.warm_up", |c| no_length(c) && c.schedule.warm_up.scales(), BY_TIME),
     rule("schedule.milestones", |c| c.schedule.kind != ScheduleKind::Step, OF_STEPS),
     rule("schedule.factor", |c| c.schedule.kind != ScheduleKind::Step, OF_STEPS),
     rule(
@@ -197,6 +198,15 @@ fn one_sample_an_owner(config: &Config) -> bool {
 
 fn not_staged(config: &Config) -> bool {
     config.staging.mode == StagingMode::None
+}
+
+/// Whether no step of the run follows the warm-up, as far as that shows without the set.
+fn warms_up_throughout(config: &Config) -> bool {
+    match config.schedule.warm_up {
+        WarmUp::Share(share) => share == 1.0,
+        WarmUp::Epochs(epochs) => config.train.epochs.is_some_and(|all| epochs >= all as f64),
+        WarmUp::Steps(steps) => config.train.steps.is_some_and(|all| steps >= all),
+    }
 }
 
 fn no_length(config: &Config) -> bool {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use toml::Table;
 
 use super::parse::{Loaded, loaded};
-use super::{Config, ConfigError, keys};
+use super::{Config, ConfigError, WarmUp, keys};
 
 /// Settings in which a key can have no effect.
 struct Case {
@@ -188,6 +188,7 @@ const CASES: &[Case] = &[
     effect(("schedule.kind", "\"cosine\""), CLOCK, "set train.steps or train.epochs", &[]),
     effect(("schedule.kind", "\"one_cycle\""), CLOCK, "set train.steps or train.epochs", &[]),
     effect(("schedule.kind", "\"step\""), &["schedule.warm_up=1.0"], "no step", &[]),
+    effect(("schedule.kind", "\"step\""), &["schedule.warm_up=\"30steps\""], "no step", &[]),
     effect(("schedule.warm_up", "0.5"), CLOCK, "set train.steps or train.epochs", &[]),
     effect(("schedule.milestones", "[0.3]"), &[], "schedule.kind = \"step\"", STEPWISE),
     effect(
@@ -314,7 +315,10 @@ fn a_key_of_the_file_that_the_command_line_leaves_idle_is_said_and_not_refused()
 #[test]
 fn one_cycle_rises_unless_somebody_says_otherwise() {
     let warm_up = |keys: &[&str]| load(keys, &[]).expect("it is good").config.schedule.warm_up;
-    assert_eq!(warm_up(&["schedule.kind=\"one_cycle\""]), 0.3);
-    assert_eq!(warm_up(&["schedule.kind=\"one_cycle\"", "schedule.warm_up=0.0"]), 0.0);
-    assert_eq!(warm_up(&["schedule.kind=\"cosine\""]), 0.0);
+    assert_eq!(warm_up(&["schedule.kind=\"one_cycle\""]), WarmUp::Share(0.3));
+    assert_eq!(warm_up(&["schedule.kind=\"one_cycle\"", "schedule.warm_up=0.0"]), WarmUp::NONE);
+    assert_eq!(warm_up(&["schedule.kind=\"cosine\""]), WarmUp::NONE);
+    // A length of its own needs none of the run.
+    let clock = load(&["train.max_seconds=5.0", "schedule.warm_up=\"9steps\""], &[]);
+    assert_eq!(clock.expect("it is good").config.schedule.warm_up, WarmUp::Steps(9));
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Checkpoint, Config, ExchangeKind, Memory, ScheduleKind};
+use super::{Checkpoint, Config, ExchangeKind, Memory};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -16,10 +16,27 @@ pub fn resolved_text(config: &Config) -> String {
     format!("# The whole configuration of this run, defaults and overrides included.\n{body}")
 }
 
+/// The keys of `[train]` that say how long a run is.
+const LENGTH: [&str; 3] = ["epochs", "steps", "max_seconds"];
+
 /// `runs/NAME-XXXXXXXX`, from the name and a hash of the whole resolved configuration: the same
-/// command finds its run again, another configuration gets another folder.
+/// command finds its run again, another configuration gets another folder. The length of a run
+/// whose schedule does not follow it is left out: a longer one is the same run.
 pub fn run_directory(config: &Config) -> PathBuf {
+    directory(config, if config.schedule.scales() { &[] } else { &LENGTH })
+}
+
+/// Where a release lets a run begin that named folders after its length, too.
+pub fn earlier_run_directory(config: &Config) -> PathBuf {
+    directory(config, &[])
+}
+
+/// Named after all but these keys of `[train]`.
+fn directory(config: &Config, without: &[&str]) -> PathBuf {
     let mut table = table_of(config);
+    if let Some(Value::Table(train)) = table.get_mut("train") {
+        train.retain(|key, _| !without.contains(&key));
+    }
     // Named as by earlier releases: the same command finds its run again.
     let named = match config.train.reproducible {
         None => Some(Value::Boolean(false)),
@@ -94,6 +111,14 @@ pub fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     changed
 }
 
+/// Whether two configurations differ in what a run that goes on must keep, and only in the run's
+/// length, which its schedule follows.
+pub fn differ_in_length(changed: &[String]) -> bool {
+    let of_length =
+        |key: &String| key.strip_prefix("train.").is_some_and(|name| LENGTH.contains(&name));
+    !changed.is_empty() && changed.iter().all(of_length)
+}
+
 /// Whether a run that wrote this into its `config.toml` sums plain numbers, in another grouping on
 /// every number of ranks. No release does so any more; one that wrote nothing did.
 pub fn sums_plainly(begun: &Config) -> bool {
@@ -141,8 +166,7 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
         ("observe", &[]),
     ];
     // A schedule that scales with the run's length makes the length part of the arithmetic.
-    let scales = config.schedule.kind != ScheduleKind::Constant || config.schedule.warm_up > 0.0;
-    free.push(match scales {
+    free.push(match config.schedule.scales() {
         true => ("train", &["workers", "max_seconds", "patience"]),
         false => ("train", &["workers", "max_seconds", "patience", "epochs", "steps"]),
     });
@@ -171,6 +195,7 @@ fn canonical(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ScheduleKind, WarmUp};
 
     fn config() -> Config {
         let mut config = Config::default();
@@ -284,8 +309,34 @@ mod tests {
             config.schedule.kind = ScheduleKind::Cosine;
             config
         };
+        let of = |config: &Config, warm_up| {
+            let mut config = config.clone();
+            config.schedule.warm_up = warm_up;
+            config
+        };
+        for warm_up in [WarmUp::Epochs(2.0), WarmUp::Steps(40)] {
+            let (short, long) = (of(&short, warm_up), of(&long, warm_up));
+            assert!(changed_keys(&short, &long).is_empty(), "{warm_up}");
+            assert_eq!(run_directory(&short), run_directory(&long), "{warm_up}");
+        }
+        let (shared, longer) = (of(&short, WarmUp::Share(0.1)), of(&long, WarmUp::Share(0.1)));
+        assert_eq!(changed_keys(&shared, &longer), ["train.epochs"]);
         let (short, long) = (cosine(short), cosine(long));
         assert_eq!(changed_keys(&short, &long), ["train.epochs"]);
         assert_ne!(fingerprint(&short), fingerprint(&long));
+        assert_ne!(run_directory(&short), run_directory(&long));
+    }
+
+    #[test]
+    fn a_longer_run_has_the_shorter_ones_folder_and_an_earlier_release_named_each() {
+        let (short, mut long, mut timed) = (config(), config(), config());
+        long.train.epochs = Some(30);
+        timed.train.max_seconds = Some(5.0);
+        assert_eq!(run_directory(&short), run_directory(&long));
+        assert_eq!(run_directory(&short), run_directory(&timed));
+        assert_ne!(earlier_run_directory(&short), earlier_run_directory(&long));
+        // As the releases before this one named it.
+        let named = "runs/run-d289b81c";
+        assert_eq!(earlier_run_directory(&short), PathBuf::from(named));
     }
 }

@@ -129,6 +129,7 @@ fn kind(key: &str) -> String {
     let texts = |text: &str| takes(Value::String(text.into()));
     let choices = parse::refusal_of(key, &Value::String("?".into())).and_then(|why| choices(&why));
     let number = || match (takes(Value::Float(0.5)), takes(Value::Integer(4))) {
+        (true, _) if texts("5epochs") => Some(r#"a number, or a length such as "5epochs""#),
         (true, _) => Some("a number"),
         (false, true) => Some("a whole number"),
         _ => None,
@@ -220,6 +221,7 @@ mod tests {
     fn what_a_key_takes_is_found_by_trying() {
         for (key, value) in [
             ("train.global_batch", "a whole number"),
+            ("schedule.warm_up", r#"a number, or a length such as "5epochs""#),
             ("optimizer.learning_rate", "a number"),
             ("data.augment", "true or false"),
             ("recovery.time_limit", r#"a length of time, such as "30s" or "10m""#),

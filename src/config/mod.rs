@@ -37,6 +37,7 @@ pub mod units;
 mod update;
 mod validation;
 pub mod variates;
+mod warm_up;
 
 pub use data::{
     BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
@@ -50,6 +51,7 @@ pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
 pub use update::{Optimizer, OptimizerKind, Schedule, ScheduleKind};
 pub use validation::{Group, Share, Validation};
+pub use warm_up::WarmUp;
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -96,15 +96,24 @@ pub fn names(
     Ok(section.is_some_and(|section| section.contains_key(key)))
 }
 
+fn table_of(path: &Path, text: &str) -> Result<Table, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        // The parser quotes the line.
+        reason: error.to_string().trim_end().lines().map(str::shown).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+/// Like [`of_run`], of a file that is not written yet.
+pub fn of_text(text: &str) -> Result<Config, ConfigError> {
+    checked(typed(table_of(Path::new("the configuration"), text)?)?)
+}
+
 /// The file with the overrides.
 fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
     let text = regular::read_text(path, FILE_BYTES_MAX)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    let mut table: Table = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
-        path: path.to_owned(),
-        // The parser quotes the line.
-        reason: error.to_string().trim_end().lines().map(str::shown).collect::<Vec<_>>().join("\n"),
-    })?;
+    let mut table = table_of(path, &text)?;
     for text in overrides {
         apply_override(&mut table, text)?;
     }

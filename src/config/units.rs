@@ -71,7 +71,7 @@ pub enum CacheSize {
 const MILLISECONDS_MAX: f64 = 1e15;
 
 /// Splits `"250ms"` into its number and unit.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+pub(super) fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
     let number = text[..split].parse::<f64>().ok()?;

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::{ConfigError, refuse};
+use super::warm_up::WarmUp;
 
 /// `optimizer.name`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -120,9 +121,9 @@ pub enum ScheduleKind {
 pub struct Schedule {
     /// The shape.
     pub kind: ScheduleKind,
-    /// Linear warm-up, as a fraction of the run's steps (0..1); of `one_cycle` its rising part,
-    /// 0.3 where a file leaves it out.
-    pub warm_up: f64,
+    /// Linear warm-up, as a share of the run's steps (0..1) or a length; of `one_cycle` its rising
+    /// part, 0.3 where a file leaves it out.
+    pub warm_up: WarmUp,
     /// Fractions of the run (0..1) at which `step` multiplies.
     pub milestones: Vec<f64>,
     /// What `step` multiplies by.
@@ -140,7 +141,7 @@ impl Default for Schedule {
     fn default() -> Self {
         Self {
             kind: ScheduleKind::Constant,
-            warm_up: 0.0,
+            warm_up: WarmUp::NONE,
             milestones: vec![0.5, 0.75],
             factor: 0.1,
             power: None,
@@ -151,7 +152,12 @@ impl Default for Schedule {
 
 impl Schedule {
     /// The part of one cycle that rises where `warm_up` is unset (torch's `pct_start`).
-    pub(super) const CYCLE_RISES: f64 = 0.3;
+    pub(super) const CYCLE_RISES: WarmUp = WarmUp::Share(0.3);
+
+    /// Whether a rate hangs on the run's length: another length makes it another run.
+    pub fn scales(&self) -> bool {
+        self.kind != ScheduleKind::Constant || self.warm_up.scales()
+    }
 }
 
 /// The highest `schedule.power`: beyond, nearly nothing is left after a tenth of the run.
@@ -252,7 +258,8 @@ impl Schedule {
     /// Refuses what is out of range or has no effect.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let unit = 0.0..=1.0;
-        let (warm_up, factor) = (self.warm_up, self.factor);
+        let factor = self.factor;
+        let warm_up = if let WarmUp::Share(share) = self.warm_up { share } else { 0.0 };
         check_ranges(&[
             ("schedule.warm_up", warm_up, unit.contains(&warm_up), "a fraction 0..1"),
             ("schedule.factor", factor, unit.contains(&factor), "a fraction 0..1"),

@@ -39,12 +39,54 @@ pub fn check_share(
     if skipped as f64 <= max * of as f64 {
         return Ok(());
     }
+    Err(too_many(split, (skipped, of), max, &which()))
+}
+
+/// Standard deviations of chance by which a share must be passed before a part of a set says so of
+/// the whole.
+const SURE: f64 = 3.0;
+
+/// Refuses what a look at a part of a set, or at all of it, shows to be more bad images than
+/// `data.bad_images_max` allows. `counts`: those that are bad, those that were looked at, and all.
+///
+/// # Errors
+/// There are too many, or none is good.
+pub fn check_look(
+    split: Split,
+    (bad, looked, all): (u64, u64, u64),
+    max: f64,
+) -> Result<(), DataError> {
+    check_any(split, (bad, looked), || "that were looked at".into())?;
+    // Of few that are drawn the number of bad ones has its own root as deviation.
+    let chance = if looked < all { SURE * (bad as f64).sqrt() } else { 0.0 };
+    if bad as f64 - chance <= max * looked as f64 {
+        return Ok(());
+    }
+    Err(too_many(split, (bad, looked), max, "that were looked at"))
+}
+
+fn too_many(split: Split, (skipped, of): (u64, u64), max: f64, which: &str) -> DataError {
     let percent = 100.0 * skipped as f64 / of as f64;
-    Err(DataError::Set(format!(
-        "{}: {skipped} of {of} samples {} could not be decoded ({percent:.2} %), more than \
+    DataError::Set(format!(
+        "{}: {skipped} of {of} samples {which} could not be decoded ({percent:.2} %), more than \
          data.bad_images_max = {max} allows; the log names the files: mend or remove them, or \
          raise data.bad_images_max",
         split.key(),
-        which()
-    )))
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_set_is_too_bad_only_beyond_chance_and_the_whole_at_once() {
+        let refused =
+            |bad, looked, all| check_look(Split::Train, (bad, looked, all), 0.01).is_err();
+        assert!(!refused(0, 100, 100) && !refused(1, 100, 100));
+        assert!(refused(2, 100, 100), "all were looked at");
+        assert!(!refused(2, 100, 10_000), "two of a hundred may be chance");
+        assert!(refused(30, 100, 10_000));
+        assert!(refused(100, 100, 100) && refused(5, 5, 1000), "none is good");
+    }
 }

@@ -122,26 +122,37 @@ pub fn write_local(folder: &Path, limits: Limits) -> std::io::Result<Speed> {
     Ok(Speed { seconds: begun.elapsed().as_secs_f64(), ..speed })
 }
 
+const NAME: &str = "set's storage";
+
 /// Both storages of a configuration, for `doctor`.
 pub fn findings(config: &Config) -> Vec<Finding> {
-    const NAME: &str = "set's storage";
     let set = match open::open(&config.data, Split::Train, config.run.seed) {
         Ok(set) => set,
         Err(error) => return vec![finding(NAME, Grade::Broken, error.to_string())],
     };
-    let read = match read_set(&set, DOCTOR_LIMITS) {
+    let (shared, read) = shared_storage(&set);
+    let staging = read.map(|read| staging_folder_of(config, &set, read));
+    std::iter::once(shared).chain(staging).collect()
+}
+
+/// How fast a set can be read.
+pub fn shared_storage(set: &DataSet) -> (Finding, Option<Speed>) {
+    match read_set(set, DOCTOR_LIMITS) {
         Ok(Speed { fetches: 0, .. }) => {
-            return vec![finding(NAME, Grade::Absent, "the training set is no files")];
+            (finding(NAME, Grade::Absent, "the training set is no files"), None)
         }
-        Ok(read) => read,
-        Err(reason) => return vec![finding(NAME, Grade::Warning, reason)],
-    };
-    let shared = finding(NAME, Grade::Ok, read.line());
+        Ok(read) => (finding(NAME, Grade::Ok, read.line()), Some(read)),
+        Err(reason) => (finding(NAME, Grade::Warning, reason), None),
+    }
+}
+
+/// Whether the copies of a set would have room, and gain anything beside that speed of reading.
+pub fn staging_folder_of(config: &Config, set: &DataSet, read: Speed) -> Finding {
     let needed = Order::of(config, set.source.len()).map_or(0, |order| {
         let owners: Vec<u32> = (0..order.owners).collect();
-        walk::survey(&set, &order, &owners).1
+        walk::survey(set, &order, &owners).1
     });
-    vec![shared, staging_folder(&place::base(&config.staging), read, needed)]
+    staging_folder(&place::base(&config.staging), read, needed)
 }
 
 fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {

@@ -14,6 +14,8 @@ use crate::config::{ConfigError, Shown};
 use crate::observe::refusal;
 use crate::run_folder::lock::LockError;
 
+use start::changes::Changes;
+
 pub mod attempt;
 pub mod ending;
 pub mod limits;
@@ -94,15 +96,16 @@ pub enum LaunchError {
     },
     /// The run was started with another configuration.
     #[error(
-        "{} was started with other values, which a run that goes on must keep:\n{changes}\n\
+        "{} was started with other values, which a run that goes on must keep:\n{changes}\n{}\
          put them back, name another --run-dir, or start anew with --fresh",
-        path.shown()
+        path.shown(),
+        changes.advice(path)
     )]
     Changed {
         /// The folder.
         path: PathBuf,
-        /// One line per key: old and new value.
-        changes: String,
+        /// What they are.
+        changes: Changes,
     },
     /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over;
     /// or its folder is elsewhere: 2.

@@ -221,7 +221,7 @@ pub enum Kind {
         /// Of the newest committed step.
         #[serde(default)]
         epoch: u64,
-        /// resident | checkpoint | scratch
+        /// resident | checkpoint | scratch | weights
         from: String,
         /// The file of the first weights (`model.init`), where the run begins with them.
         #[serde(default, skip_serializing_if = "Option::is_none")]

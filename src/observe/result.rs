@@ -91,7 +91,7 @@ impl BadImages {
 pub struct Restart {
     /// Its attempt number.
     pub attempt: u32,
-    /// resident | checkpoint | scratch
+    /// resident | checkpoint | scratch | weights
     pub from: String,
     /// The step it went on from.
     pub step: u64,

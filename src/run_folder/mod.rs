@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kintsugi_ffi::os;
 use thiserror::Error;
 
-use crate::config::Shown;
+use crate::config::{Config, Shown, identity};
 
 pub mod before;
 pub mod launcher;
@@ -56,6 +56,13 @@ pub fn find(run_dir: &Path) -> Result<(), NoRun> {
         Ok(_) if SIGNS.iter().any(|sign| run_dir.join(sign).exists()) => Ok(()),
         Ok(_) => Err(no_run(format!("holds no run ({} or others)", SIGNS[..3].join(", ")))),
     }
+}
+
+/// Where the run of a configuration lives that nobody placed: where an earlier release let it
+/// begin, if it did, else by its name of today.
+pub fn usual(config: &Config) -> PathBuf {
+    let (now, earlier) = (identity::run_directory(config), identity::earlier_run_directory(config));
+    if find(&now).is_err() && find(&earlier).is_ok() { earlier } else { now }
 }
 
 /// The runs right below a folder, by name; without what `--fresh` moved aside.

@@ -79,6 +79,14 @@ impl TrainError {
 }
 
 impl TrainError {
+    /// The exit code of a world of one (README, "Exit codes").
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Configuration(_) => 2,
+            other => other.status().exit_code(),
+        }
+    }
+
     /// Whether the run pauses by it, with its state whole: it ends as one that was asked to.
     pub fn is_a_pause(&self) -> bool {
         matches!(self, Self::StorageLost(_) | Self::Interrupted(_))

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -69,10 +69,13 @@ pub struct BadFile {
 
 /// Sizes and bad files, as found by several threads.
 #[derive(Default)]
-struct Found {
-    widths: Vec<u32>,
-    heights: Vec<u32>,
-    bad: Vec<(u64, BadFile)>,
+pub struct Looked {
+    /// Samples that were decoded, or could not be.
+    pub count: u64,
+    pub widths: Vec<u32>,
+    pub heights: Vec<u32>,
+    /// By their numbers, in this order.
+    pub bad: Vec<(u64, BadFile)>,
     /// The storage did not answer: nothing is known of what it holds.
     away: Option<DataError>,
 }
@@ -84,22 +87,13 @@ struct Found {
 pub fn report(set: &DataSet, split: Split, path: String) -> Result<Report, DataError> {
     let source = &set.source;
     let start = Instant::now();
-    let mut found = decode_all(set, split);
-    if let Some(error) = found.away {
-        return Err(error);
-    }
-    found.bad.sort_unstable_by_key(|(id, _)| *id);
-    let mut counts = vec![0u64; source.classes().len()];
-    (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
-    let classes = source.classes().iter().zip(counts);
+    let found = look(set, split, None)?;
     Ok(Report {
         split: split.name(),
         path,
         samples: source.len(),
         channels: source.channels(),
-        classes: classes
-            .map(|(name, samples)| ClassCount { name: name.clone(), samples })
-            .collect(),
+        classes: counted(&**source),
         usable: !found.widths.is_empty(),
         width: range(found.widths),
         height: range(found.heights),
@@ -110,24 +104,44 @@ pub fn report(set: &DataSet, split: Split, path: String) -> Result<Report, DataE
     })
 }
 
-fn range(mut values: Vec<u32>) -> Option<Range> {
+/// The samples of each class.
+pub fn counted(source: &dyn Source) -> Vec<ClassCount> {
+    let mut counts = vec![0u64; source.classes().len()];
+    (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
+    let classes = source.classes().iter().zip(counts);
+    classes.map(|(name, samples)| ClassCount { name: name.clone(), samples }).collect()
+}
+
+pub fn range(mut values: Vec<u32>) -> Option<Range> {
     values.sort_unstable();
     let median = *values.get(values.len() / 2)?;
     Some(Range { min: *values.first()?, median, max: *values.last()? })
 }
 
-fn decode_all(set: &DataSet, split: Split) -> Found {
-    let source = &*set.source;
+/// Prime, so that its multiples come to every number of a smaller set once, spread over it.
+const SPREAD: u128 = 4_294_967_291;
+
+/// Decodes a whole set, or what there is time for of it, spread over it.
+///
+/// # Errors
+/// Its storage does not answer.
+pub fn look(set: &DataSet, split: Split, longest: Option<Duration>) -> Result<Looked, DataError> {
+    let (source, begun) = (&*set.source, Instant::now());
     let next = AtomicU64::new(0);
-    let all = Mutex::new(Found::default());
+    let all = Mutex::new(Looked::default());
     let bar = bar(source.len(), split.name());
+    let late = || longest.is_some_and(|longest| begun.elapsed() > longest);
     let work = || {
-        let (mut own, mut bytes) = (Found::default(), Vec::new());
+        let (mut own, mut bytes) = (Looked::default(), Vec::new());
         loop {
-            let id = next.fetch_add(1, Ordering::Relaxed);
-            if id >= source.len() {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= source.len() || late() {
                 break;
             }
+            let id = match longest {
+                None => at,
+                Some(_) => (u128::from(at) * SPREAD % u128::from(source.len())) as u64,
+            };
             match set.read(id, &mut bytes) {
                 Ok(image) => {
                     own.widths.push(image.width);
@@ -139,9 +153,11 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
                 }
                 Err(error) => own.bad.push((id, bad_file(source, id, error))),
             }
+            own.count += 1;
             bar.inc(1);
         }
         let mut all = all.lock().unwrap_or_else(|poison| poison.into_inner());
+        all.count += own.count;
         all.widths.append(&mut own.widths);
         all.heights.append(&mut own.heights);
         all.bad.append(&mut own.bad);
@@ -150,7 +166,12 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
     let number = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
     std::thread::scope(|scope| threads::share(scope, number, work));
     bar.finish_and_clear();
-    all.into_inner().unwrap_or_else(|poison| poison.into_inner())
+    let mut all = all.into_inner().unwrap_or_else(|poison| poison.into_inner());
+    if let Some(error) = all.away {
+        return Err(error);
+    }
+    all.bad.sort_unstable_by_key(|(id, _)| *id);
+    Ok(all)
 }
 
 fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {

@@ -12,7 +12,7 @@ use clap::ArgAction;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::config::{Config, Shown, StagingMode, identity, parse, paths};
+use crate::config::{Config, Shown, StagingMode, parse, paths};
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::set::open::open;
@@ -24,6 +24,7 @@ use crate::launch::start::run_dir::RunDir;
 use crate::observe::console::{errors_are_a_screen, print_line, say};
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
+use crate::run_folder;
 
 use super::super::arguments::{Form, asked_to_stop, fail, form, print_json};
 use super::report::{DATA_ERROR, bar};
@@ -80,7 +81,7 @@ pub fn run(args: &Args) -> Result<ExitCode, DataError> {
               \"during\" in its configuration",
         );
     }
-    let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
+    let folder = args.run_dir.clone().unwrap_or_else(|| run_folder::usual(&config));
     let run = match RunDir::at(&folder) {
         Ok(run) => run,
         Err(error) => return refused(&error),

@@ -55,6 +55,11 @@ impl Wish {
         self.workers.min(capacity / self.threads.max(1)).max(1)
     }
 
+    /// Whether the ranks have more computing threads than that: they take turns.
+    pub fn crowds(self, capacity: u32) -> bool {
+        self.ranks.saturating_mul(self.threads_on(capacity)) > capacity
+    }
+
     /// Computing threads of a rank there.
     fn threads_on(&self, capacity: u32) -> u32 {
         self.workers_on(capacity).saturating_mul(self.threads.max(1))
@@ -146,7 +151,7 @@ pub fn line(machine: &Machine, wish: Wish, places: &Places) -> String {
             format!("{have}; each rank is bound to a NUMA node's: {}", shown(each))
         }
         Places::Shared if wish.bind == Bind::None => format!("{have}; no rank is bound (run.bind)"),
-        Places::Shared if ranks.saturating_mul(threads) > machine.capacity => {
+        Places::Shared if wish.crowds(machine.capacity) => {
             format!("{have}; no rank is bound: {who} take turns on them")
         }
         Places::Shared => {

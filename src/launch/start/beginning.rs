@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::mpi;
 
-use crate::config::{Config, Every, Recovery, Rung, identity, paths};
+use crate::config::{Config, Every, Recovery, Rung, paths};
 use crate::data::staging::apart;
 use crate::engine;
 use crate::launch::LaunchError;
@@ -19,6 +19,7 @@ use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::Nodes;
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::observe::clock::{Clock, RealClock};
+use crate::run_folder;
 use crate::run_folder::lock::current_attempt;
 
 use super::job::Job;
@@ -64,7 +65,7 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
     let program = std::env::current_exe()
         .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
-    let folder = wish.run_dir.unwrap_or_else(|| identity::run_directory(&config));
+    let folder = wish.run_dir.unwrap_or_else(|| run_folder::usual(&config));
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
     let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);

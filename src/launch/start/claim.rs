@@ -11,7 +11,7 @@ use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 
 use super::job::Job;
-use super::run_dir::{Found, Owners};
+use super::run_dir::{Found, Owners, RunDir};
 
 /// Whether a run that is there goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,19 +42,13 @@ pub fn claim(
     name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
     mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
-    let Job { config, run, nodes, .. } = job;
-    // What other nodes have, this one need not.
-    let look = |config: &Config| if nodes.is_some() { Ok(()) } else { there_is_data(config) };
+    if let Found::Completed(result) = look(job, (owners, past), name_weights)? {
+        return Ok(Claimed::Completed(result));
+    }
+    let Job { config, run, .. } = job;
     let patience = config.recovery.time_limit.0;
-    run.refuse_planted()?;
-    let name_weights = |model: &mut Model| {
-        let refused = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
-        name_weights(model).map_err(refused)
-    };
     let mut before = None;
-    if past == Past::MovesAside && run.join("config.toml").exists() {
-        name_weights(&mut config.model)?;
-        look(config)?;
+    if is_moved_aside(run, past) {
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;
         // Its resident state is found by the folder's name only.
@@ -68,14 +62,6 @@ pub fn claim(
         before = Some(moved);
         slots.clear();
     }
-    match run.inspect(config, owners)? {
-        Found::Completed(result) => return Ok(Claimed::Completed(result)),
-        Found::Nothing => {
-            name_weights(&mut config.model)?;
-            look(config)?;
-        }
-        Found::Unfinished => {}
-    }
     let before = match before {
         Some(before) => before,
         None => run.before(None)?,
@@ -88,6 +74,37 @@ pub fn claim(
     }
     run.write_config(config)?;
     Ok(Claimed::Ours(lock, before))
+}
+
+/// What lies where the run is to, as far as that shows before it is this launch's: what begins is
+/// refused here if it can be.
+///
+/// # Errors
+/// As `claim`'s.
+pub fn look(
+    job: &mut Job,
+    (owners, past): (Owners, Past),
+    name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
+) -> Result<Found, LaunchError> {
+    let Job { config, run, nodes, .. } = job;
+    run.refuse_planted()?;
+    let found = match is_moved_aside(run, past) {
+        true => Found::Nothing,
+        false => run.inspect(config, owners)?,
+    };
+    if found == Found::Nothing {
+        let refused = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
+        name_weights(&mut config.model).map_err(refused)?;
+        // What other nodes have, this one need not.
+        if nodes.is_none() {
+            there_is_data(config)?;
+        }
+    }
+    Ok(found)
+}
+
+fn is_moved_aside(run: &RunDir, past: Past) -> bool {
+    past == Past::MovesAside && run.join("config.toml").exists()
 }
 
 /// Of a run that begins: a folder that nobody has made is no reason for a run's folder. What cannot

@@ -9,7 +9,6 @@ use crate::launch::limits::Limits;
 use crate::launch::machine::ceilings::{self, Ceilings};
 use crate::launch::machine::network;
 use crate::launch::nodes::allocation::stray;
-use crate::launch::nodes::cluster_nodes::Nodes;
 use crate::launch::traces::folders;
 use crate::model::{catalogue, layout};
 use crate::needs::{Load, Needs, needs};
@@ -19,21 +18,43 @@ use super::job::Job;
 /// All of it, a line each.
 pub fn lines(job: &Job, limits: Limits) -> Vec<String> {
     let mut lines = vec![limits.line()];
-    let mut warnings = limits.doubts();
-    warnings.extend(network::complaints());
-    warnings.extend(folders::detour());
-    warnings.extend(stray().map(|stray| stray.told()));
+    lines.extend(warned(doubts(limits)));
+    let Room { needs, short } = room(job);
+    lines.extend(needs.map(|needs| format!("this run needs {needs}")));
+    lines.extend(warned(short));
+    let Processors { line, warnings, .. } = processors(job);
+    lines.push(line);
     lines.extend(warned(warnings));
-    lines.extend(needs_of_job(job).map(|need| format!("this run needs {}", need.line())));
-    let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
-    lines.extend(warned(short(job, have)));
-    lines.extend(processors(job));
-    lines.extend(job.nodes.as_ref().map(|nodes| several(nodes, job)));
+    lines.extend(several(job));
     lines
 }
 
 fn warned(lines: Vec<String>) -> impl Iterator<Item = String> {
     lines.into_iter().map(|line| format!("warning: {line}"))
+}
+
+/// What is odd of limits and surroundings.
+pub fn doubts(limits: Limits) -> Vec<String> {
+    let mut doubts = limits.doubts();
+    doubts.extend(network::complaints());
+    doubts.extend(folders::detour());
+    doubts.extend(stray().map(|stray| stray.told()));
+    doubts
+}
+
+/// What a run takes of this machine's memory and disk.
+#[derive(Debug)]
+pub struct Room {
+    /// Part by part; `None` where the model cannot be described from the configuration alone.
+    pub needs: Option<String>,
+    /// What there is too little of.
+    pub short: Vec<String>,
+}
+
+/// That of a job whose folder is there.
+pub fn room(job: &Job) -> Room {
+    let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
+    Room { needs: needs_of_job(job).map(|need| need.line()), short: short(job, have) }
 }
 
 /// What the kernel and control groups grant too little of for this run.
@@ -86,19 +107,31 @@ fn classes(config: &Config) -> usize {
     }
 }
 
-/// Which processors of this machine its ranks get. Those of other nodes decide alike.
-fn processors(job: &Job) -> Vec<String> {
+/// Which processors of this machine a run's ranks get.
+#[derive(Debug)]
+pub struct Processors {
+    /// In one line.
+    pub line: String,
+    /// Of those that were asked for and cannot be had.
+    pub warnings: Vec<String>,
+    /// Whether ranks take turns on them.
+    pub crowded: bool,
+}
+
+/// Those of a job here. Those of other nodes decide alike.
+pub fn processors(job: &Job) -> Processors {
     let ranks = job.plan(1, 0.0).ranks_here();
     let wish = places::Wish::of(&job.config, ranks);
     let machine = machine::Machine::here();
     let line = places::line(&machine, wish, &places::places(&machine, wish));
     let line = if job.nodes.is_some() { format!("this node's {line}") } else { line };
-    let warnings = places::warnings(&machine, wish);
-    std::iter::once(line).chain(warnings.iter().map(|text| format!("warning: {text}"))).collect()
+    let (warnings, crowded) = (places::warnings(&machine, wish), wish.crowds(machine.capacity));
+    Processors { line, warnings, crowded }
 }
 
 /// What a person should know of several nodes.
-fn several(nodes: &Nodes, job: &Job) -> String {
+pub fn several(job: &Job) -> Option<String> {
+    let nodes = job.nodes.as_ref()?;
     let recovery = &job.config.recovery;
     let (all, kept) = (nodes.allocation.nodes.len(), nodes.spare);
     let rungs: Vec<String> =
@@ -107,11 +140,11 @@ fn several(nodes: &Nodes, job: &Job) -> String {
         Some(runtime) => format!("survived by prterun of {}", runtime.prefix.shown()),
         None => "the end of mpirun, which is started again".into(),
     };
-    format!(
+    Some(format!(
         "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its \
          agent's connection closes or after {} of silence: {launcher}; ladder {}",
         nodes.spares_per_node,
         recovery.node_timeout,
         rungs.join(", ")
-    )
+    ))
 }

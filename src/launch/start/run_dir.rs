@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::private;
-use toml::Table;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
-use crate::config::{Config, ConfigError, Shown, identity, parse};
+use crate::config::{Config, ConfigError, ExchangeKind, Shown, Train, identity, parse};
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
 use crate::observe::refusal::{Meaning, if_there, insist};
@@ -15,6 +14,8 @@ use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
 use crate::run_folder::before::Before;
+
+use super::changes::Changes;
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
@@ -105,7 +106,9 @@ impl RunDir {
         };
         match self.result() {
             Some(result)
-                if result.status == Status::Completed && limits(&old) == limits(config) =>
+                if result.status == Status::Completed
+                    && (limits(&old) == limits(config)
+                        || is_long_enough(&result, &config.train)) =>
             {
                 Ok(Found::Completed(Box::new(result)))
             }
@@ -158,9 +161,7 @@ impl RunDir {
             // A reason of its own, where the run is to go on (`refuse_plain_sums`).
             asked.train.reproducible = old.train.reproducible;
         }
-        let changed = parse::changed_keys(&old, &asked);
-        if !changed.is_empty() {
-            let changes = describe_changes(&old, &asked, &changed);
+        if let Some(changes) = Changes::of(&old, &asked) {
             return Err(LaunchError::Changed { path: self.path.clone(), changes });
         }
         Ok(Some(old))
@@ -267,22 +268,20 @@ fn is_there(path: &Path) -> Result<bool, LaunchError> {
 }
 
 /// `key: old -> new`, a line each.
-fn describe_changes(old: &Config, new: &Config, keys: &[String]) -> String {
-    let table = |config: &Config| Table::try_from(config).unwrap_or_default();
-    let (old, new) = (table(old), table(new));
-    let value = |table: &Table, key: &str| {
-        let (section, name) = key.split_once('.').unwrap_or((key, ""));
-        let value = table.get(section).and_then(|section| section.get(name));
-        value.map_or_else(|| "unset".to_owned(), ToString::to_string)
-    };
-    let line = |key: &String| format!("  {key}: {} -> {}", value(&old, key), value(&new, key));
-    keys.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Whether a run that has completed so is as long as it is asked to be by now. Rounds of the
+/// asynchronous exchange are no steps.
+fn is_long_enough(result: &RunResult, train: &Train) -> bool {
+    let counts = train.exchange == ExchangeKind::Synchronous;
+    let reached = |limit: Option<u64>, has: u64| counts && limit.is_some_and(|limit| has >= limit);
+    reached(train.steps, result.steps)
+        || reached(train.epochs, result.epochs)
+        || train.max_seconds.is_some_and(|limit| result.seconds >= limit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ExchangeKind;
+    use crate::config::ScheduleKind;
     use crate::observe::account::from_nothing;
 
     fn config() -> Config {
@@ -343,6 +342,41 @@ mod tests {
         let mut longer = config();
         longer.train.steps = Some(20);
         assert_eq!(run.inspect(&mut longer, Owners::Unasked).unwrap(), Found::Unfinished);
+    }
+
+    #[test]
+    fn one_that_is_asked_for_less_than_it_has_is_complete() {
+        let (_folder, run) = started();
+        let result = RunResult { steps: 10, epochs: 2, seconds: 5.0, ..completed() };
+        EndingFiles::of(run.storage()).write_result(&result).unwrap();
+        let asked = |change: fn(&mut Train)| {
+            let mut config = config();
+            change(&mut config.train);
+            matches!(run.inspect(&mut config, Owners::Unasked), Ok(Found::Completed(_)))
+        };
+        assert!(asked(|train| train.steps = Some(7)));
+        assert!(asked(|train| (train.steps, train.epochs) = (Some(99), Some(2))));
+        assert!(asked(|train| (train.steps, train.max_seconds) = (None, Some(4.0))));
+        assert!(!asked(|train| (train.steps, train.epochs) = (Some(11), Some(3))));
+        assert!(!asked(|train| (train.steps, train.max_seconds) = (None, Some(6.0))));
+    }
+
+    #[test]
+    fn another_length_is_refused_where_the_schedule_follows_it_with_what_to_do() {
+        let (_folder, run) = started();
+        let mut cosine = config();
+        cosine.schedule.kind = ScheduleKind::Cosine;
+        run.write_config(&cosine).unwrap();
+        cosine.train.steps = Some(20);
+        let error = run.inspect(&mut cosine, Owners::Unasked).unwrap_err();
+        let (told, code) = (error.to_string(), error.exit_code());
+        assert_eq!(code, 2);
+        for part in ["train.steps: 10 -> 20", "follows its length", "--extend "] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        cosine.run.seed = 9;
+        let told = run.inspect(&mut cosine, Owners::Unasked).unwrap_err().to_string();
+        assert!(!told.contains("--extend"), "{told}");
     }
 
     #[test]

@@ -210,6 +210,6 @@ fn a_step_line_says_what_was_waited_for_where_that_was_much() {
 
 #[test]
 fn a_rate_has_three_digits_whatever_its_size() {
-    let shown = [0.05, 0.001, 1.0 / 3.0, 12.0, 0.0, 9.49e-6].map(rate_of);
+    let shown = [0.05, 0.001, 1.0 / 3.0, 12.0, 0.0, 9.49e-6].map(super::rate_of);
     assert_eq!(shown, ["0.05", "0.001", "0.333", "12", "0", "9.49e-6"]);
 }

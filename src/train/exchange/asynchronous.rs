@@ -23,7 +23,7 @@ use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::position::Position;
-use crate::train::update::schedule;
+use crate::train::update::schedule::{self, Length};
 
 /// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
 /// sent after every micro-batch it would cost more than it carries. The other half is computed
@@ -66,7 +66,7 @@ pub struct Asynchronous {
     schedule: Schedule,
     base_rate: f64,
     momentum: f32,
-    steps_total: Option<u64>,
+    length: Length,
     send: Vec<f32>,
     received: Vec<f32>,
     parameters: usize,
@@ -79,14 +79,9 @@ pub struct Asynchronous {
 
 impl Asynchronous {
     /// `rates`: schedule, base learning rate, momentum.
-    pub fn new(
-        pool: Pool,
-        order: Order,
-        rates: (Schedule, f64, f64),
-        steps_total: Option<u64>,
-    ) -> Self {
+    pub fn new(pool: Pool, order: Order, rates: (Schedule, f64, f64), length: Length) -> Self {
         let layout = &pool.shared.layout;
-        let (parameters, length) = (layout.parameters, layout.parameters + layout.statistics);
+        let (parameters, all) = (layout.parameters, layout.parameters + layout.statistics);
         let free = Arc::clone(pool.shared.free.as_ref().expect("asynchronous pools run free"));
         let (schedule, base_rate, momentum) = rates;
         Self {
@@ -96,9 +91,9 @@ impl Asynchronous {
             schedule,
             base_rate,
             momentum: momentum as f32,
-            steps_total,
-            send: vec![0.0; length],
-            received: vec![0.0; length],
+            length,
+            send: vec![0.0; all],
+            received: vec![0.0; all],
             parameters,
             taken: None,
             planned: None,
@@ -241,7 +236,7 @@ impl Exchange for Asynchronous {
 
     fn learning_rate(&self, position: &Position) -> f64 {
         let step = position.cursor / self.order.global_batch;
-        schedule::learning_rate(&self.schedule, self.base_rate, step, self.steps_total)
+        schedule::learning_rate(&self.schedule, self.base_rate, step, self.length)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::fixed_point::{self, Grid, GridChoice};
 use crate::train::state::position::Position;
 use crate::train::update::optimizer::Optimizer;
-use crate::train::update::schedule;
+use crate::train::update::schedule::{self, Length};
 
 /// One rank's part in it.
 pub struct Synchronous {
@@ -33,7 +33,7 @@ pub struct Synchronous {
     order: Order,
     schedule: Schedule,
     base_rate: f64,
-    steps_total: Option<u64>,
+    length: Length,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
     /// What the workers had been busy when it was begun.
@@ -64,13 +64,13 @@ enum Started {
 }
 
 impl Synchronous {
-    /// `steps_total`: what the schedule scales to.
+    /// `length`: what the schedule scales to.
     pub fn new(
         pool: Pool,
         optimizer: Optimizer,
         order: Order,
         rates: (Schedule, f64),
-        steps_total: Option<u64>,
+        length: Length,
     ) -> Self {
         let Shared { graph, layout, frozen, sum, slots, .. } = &*pool.shared;
         let rule = (optimizer, Moments::of(graph, layout, frozen));
@@ -83,7 +83,7 @@ impl Synchronous {
             order,
             schedule,
             base_rate,
-            steps_total,
+            length,
             under_way: None,
             busy_before: 0,
             counts: Counting::default(),
@@ -251,6 +251,6 @@ impl Exchange for Synchronous {
 
     fn learning_rate(&self, position: &Position) -> f64 {
         let step = position.step;
-        schedule::learning_rate(&self.schedule, self.base_rate, step, self.steps_total)
+        schedule::learning_rate(&self.schedule, self.base_rate, step, self.length)
     }
 }

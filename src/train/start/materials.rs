@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, Slots};
-use crate::config::{Config, Every, ExchangeKind};
+use crate::config::{Config, ExchangeKind};
 use crate::data::Normalization;
 use crate::data::loader::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
@@ -19,8 +18,8 @@ use crate::data::staging::porter::Porter;
 use crate::data::tiers::supply::Supply;
 use crate::data::view::mixing::Mixing;
 use crate::engine::memory::limits::Limits;
-use crate::engine::{self, Compute, Together, Work};
-use crate::model::{Graph, Layout, catalogue, layout, parts};
+use crate::engine::{self, Compute, Together};
+use crate::model::{Graph, Layout, layout, parts};
 use crate::observe::threads::explained;
 use crate::run_folder;
 use crate::train::TrainError;
@@ -34,12 +33,13 @@ use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
-use crate::train::start::refusals;
+use crate::train::start::feasible;
 use crate::train::start::sets::{self, Sets};
 use crate::train::start::surroundings::{Entry, Surroundings};
 use crate::train::state::slot_files::SlotFiles;
+use crate::train::update::freeze;
 use crate::train::update::optimizer::Optimizer;
-use crate::train::update::{freeze, schedule};
+use crate::train::update::schedule::{self, Length};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -97,10 +97,9 @@ pub struct Materials {
 impl Materials {
     /// Workers of this rank: no more threads than it has processors.
     fn workers(&self, config: &Config) -> u32 {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         match self.inline {
             Some(_) => config.train.workers,
-            None => Wish::of(config, 1).workers_on(processors),
+            None => feasible::workers(config),
         }
     }
 
@@ -134,13 +133,6 @@ impl Materials {
     }
 }
 
-/// Samples that an owner computes at a time, at most.
-fn samples(around: &Surroundings) -> usize {
-    let train = &around.arguments.config.train;
-    let owned = train.global_batch.div_ceil(u64::from(around.owners.max(1)));
-    owned.div_ceil(u64::from(train.pieces())).max(1) as usize
-}
-
 /// What worker threads do before the first step. Nobody waits for a warm spare.
 fn rehearsal(around: &Surroundings) -> Rehearsal {
     let train = &around.arguments.config.train;
@@ -162,40 +154,20 @@ fn rehearsal(around: &Surroundings) -> Rehearsal {
 fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
     let Sets { train, validation } = sets::await_data(around, outage)?;
-    let size = config.data.image_size as usize;
-    let input = [train.source.channels() as usize, size, size];
-    let classes = train.source.classes().len();
-    let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
-        .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    let layout = layout::of(&graph);
-    refusals::check(config, (&graph, &layout), (train.source.len(), around.owners))?;
+    let model = feasible::model(config, &*train.source, around.owners)?;
+    let together = match around.entry {
+        Entry::Initial => Together::WithOthers,
+        _ => Together::Alone,
+    };
+    feasible::check_room(config, &model, (around.owners, together))?;
+    let feasible::Model { graph, arithmetic, .. } = model;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = &around.arguments.run_dir;
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.clone());
     let local = run_folder::id(&run_dir);
-    let arithmetic = engine::arithmetic(&config.device);
-    let arithmetic = arithmetic.map_err(|error| TrainError::Configuration(error.to_string()))?;
     let inline = None;
     let porters = around.take_porters();
     let materials = Materials { train, validation, graph, inline, arithmetic, local, porters };
-    let work = Work {
-        workers: u64::from(materials.workers(config)),
-        training: samples(around),
-        evaluation: match config.evaluation.every {
-            Every::Never => 0,
-            _ => config.evaluation.batch as usize,
-        },
-        together: match around.entry {
-            Entry::Initial => Together::WithOthers,
-            _ => Together::Alone,
-        },
-    };
-    let limits = Limits::of_worker(&config.device, &config.memory, work.workers as usize);
-    let frozen = freeze::frozen_in(config, &layout);
-    let model = (&materials.graph, &layout, &frozen[..]);
-    let threads = config.train.threads as usize;
-    engine::check_room(&config.device, model, work, (threads, &limits))
-        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
 }
 
@@ -284,7 +256,8 @@ fn exchange(
     order: Order,
     layout: &Layout,
 ) -> Box<dyn Exchange + Send> {
-    let steps_total = steps_total(config, &order);
+    let length =
+        Length { steps: steps_total(config, &order), steps_per_epoch: order.steps_per_epoch() };
     let schedule = config.schedule.clone();
     let (rate, batch) = (config.optimizer.learning_rate, config.train.global_batch);
     let rate = schedule::scaled_rate(&schedule, rate, batch);
@@ -292,11 +265,11 @@ fn exchange(
         ExchangeKind::Synchronous => {
             let frozen = &pool.shared.frozen;
             let optimizer = Optimizer::new(&config.optimizer, layout, frozen);
-            Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
+            Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), length))
         }
         ExchangeKind::Asynchronous => {
             let rates = (schedule, rate, config.optimizer.momentum);
-            Box::new(Asynchronous::new(pool, order, rates, steps_total))
+            Box::new(Asynchronous::new(pool, order, rates, length))
         }
     }
 }

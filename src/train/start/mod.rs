@@ -21,7 +21,8 @@ use surroundings::{Entry, Surroundings};
 pub mod surroundings;
 mod process;
 mod refusals;
-mod sets;
+pub mod feasible;
+pub mod sets;
 pub mod materials;
 mod network;
 pub mod state;
@@ -44,11 +45,6 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
             report::ending();
             status.exit_code()
         }
-        Err(TrainError::Configuration(reason)) => {
-            tracing::error!("{reason}");
-            say!("error: {reason}");
-            2
-        }
         Err(error) => {
             tracing::error!("{error}");
             say!("error: {error}");
@@ -58,7 +54,7 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
                 report::last_words(&error.to_string());
                 kintsugi_ffi::os::kill_self_now();
             }
-            error.status().exit_code()
+            error.exit_code()
         }
     };
     if under_mpirun() {

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::config::Every;
+use crate::config::{Config, Every};
 use crate::data::set::{DataSet, open};
 use crate::data::{Cache, DataError, Occasion, Split};
 use crate::observe::ledger;
 use crate::run_folder::{self, launcher};
 use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
-use crate::train::plan::TrainArguments;
 use crate::train::record::journal::Stamp;
 use crate::train::record::waiting;
 use crate::train::start::surroundings::{Entry, Surroundings};
@@ -18,7 +17,7 @@ use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
 
 /// The run's sets, with their indexes.
-pub(super) struct Sets {
+pub struct Sets {
     /// Training samples.
     pub train: DataSet,
     /// Validation samples, where errors are measured.
@@ -32,13 +31,14 @@ pub(super) struct Sets {
 pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets, TrainError> {
     let arguments = &around.arguments;
     let (position, _) = position_by_ledger(around);
-    let occasion = occasion(around, position.step);
+    let folder = arguments.run_dir.join(run_folder::CACHE);
+    let cache = Some(Cache { folder: &folder, occasion: occasion(around, position.step) });
     if arguments.join.is_some() || position.step == 0 {
-        return open_sets(arguments, occasion).map_err(|error| match error {
+        let opened = open_sets(&arguments.config, cache);
+        return opened.map_err(|error| match error {
             // The others wait for a newcomer, and can do without.
             DataError::Store(reason) if arguments.join.is_some() => TrainError::Unready(reason),
-            DataError::Store(reason) => TrainError::Data(reason),
-            error => error.into(),
+            error => of_first_start(error),
         });
     }
     let data = &arguments.config.data;
@@ -56,7 +56,7 @@ pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets,
     let opened = outage.patiently(|| {
         let reach = || open::reach(data).map_err(DataError::Store);
         // What seems to be wrong with a set that went meanwhile says nothing.
-        let opened = reach().and_then(|()| open_sets(arguments, occasion));
+        let opened = reach().and_then(|()| open_sets(&arguments.config, cache));
         let opened = opened.or_else(|error| reach().and(Err(error)));
         opened.inspect_err(|error| missing = error.to_string())
     });
@@ -76,10 +76,23 @@ fn occasion(around: &Surroundings, step: u64) -> Occasion {
     }
 }
 
+/// Opens the sets as a first start does, and keeps nothing of what is learned of them.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn look(config: &Config) -> Result<Sets, TrainError> {
+    open_sets(config, None).map_err(of_first_start)
+}
+
+fn of_first_start(error: DataError) -> TrainError {
+    match error {
+        DataError::Store(reason) => TrainError::Data(reason),
+        error => error.into(),
+    }
+}
+
 /// What is learned of the sets is kept in the run's folder.
-fn open_sets(arguments: &TrainArguments, occasion: Occasion) -> Result<Sets, DataError> {
-    let (config, folder) = (&arguments.config, arguments.run_dir.join(run_folder::CACHE));
-    let cache = Some(Cache { folder: &folder, occasion });
+fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataError> {
     let open = |split| open::open_with(&config.data, split, config.run.seed, cache);
     let train = open(Split::Train)?;
     let validation = match config.evaluation.every {

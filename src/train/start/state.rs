@@ -10,7 +10,7 @@ use crate::cluster::resident::SlotView;
 use crate::cluster::world::World;
 use crate::config::{Config, Resident, Shown};
 use crate::data::Normalization;
-use crate::model::{init, parts};
+use crate::model::{Graph, Layout, init, parts};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
 
@@ -160,7 +160,10 @@ fn scratch(
 ) -> Result<Vec<String>, TrainError> {
     let layout = &prepared.layout;
     let Fitted { parameters, statistics, remarks, .. } = match config.model.found_init() {
-        Some(path) => load(&path, prepared, config)?,
+        Some(path) => {
+            let model = (&prepared.graph, &**layout);
+            given_weights(&path, config, (model, &prepared.facts.about.classes))?
+        }
         None => Fitted {
             parameters: init::parameters(&prepared.graph, layout, config.run.seed),
             statistics: init::statistics(layout),
@@ -189,7 +192,11 @@ fn scratch(
 ///
 /// # Errors
 /// What does not fit, or is not what it was.
-fn load(path: &Path, prepared: &Prepared, config: &Config) -> Result<Fitted, TrainError> {
+pub fn given_weights(
+    path: &Path,
+    config: &Config,
+    (model, classes): ((&Graph, &Layout), &[String]),
+) -> Result<Fitted, TrainError> {
     // Errors of the reader name the path.
     let refuse = |error| TrainError::Configuration(format!("model.init: {error}"));
     let wrong = |reason: String| {
@@ -204,8 +211,7 @@ fn load(path: &Path, prepared: &Prepared, config: &Config) -> Result<Fitted, Tra
              or start anew with --fresh"
         )));
     }
-    let model = (&prepared.graph, &*prepared.layout);
-    let answers = Answers { seed: config.run.seed, classes: &prepared.facts.about.classes };
+    let answers = Answers { seed: config.run.seed, classes };
     let fitted = weights::initial_weights((path, &bytes), model, answers);
     let mut fitted = fitted.map_err(refuse)?;
     let now = Some(Normalization::of(&config.data));

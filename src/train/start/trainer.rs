@@ -224,9 +224,9 @@ pub(in crate::train) fn announce(
     let Trainer { rank, record, .. } = trainer;
     record.journal.world(&rank.world);
     let step = rank.state.position.step;
-    let from_name = from.name();
     let init = around.arguments.config.model.init.as_deref().filter(|_| from == From::Scratch);
     let weights = init.map(|path| path.to_string_lossy().into_owned());
+    let from_name = if weights.is_some() { "weights" } else { from.name() };
     let lost_steps = counted_after(storage, step).len() as u64;
     record.take_over(rank);
     if attempt > 1 {

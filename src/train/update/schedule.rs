@@ -2,21 +2,35 @@
 //! needs no state for it. Only additions, multiplications and divisions are used: the C library's
 //! cosine differs in the last bit between processors, and ranks must never differ.
 
-use crate::config::{Schedule, ScheduleKind};
+use crate::config::{Schedule, ScheduleKind, WarmUp};
 
-/// The learning rate of the step after `step` committed ones (the run's first step has 0).
-/// Without a known number of steps it is `base` throughout.
-pub fn learning_rate(schedule: &Schedule, base: f64, step: u64, steps_total: Option<u64>) -> f64 {
-    let Some(total) = steps_total.filter(|&total| total > 0) else { return base };
-    let total_steps = total as f64;
-    let warm_up_steps = (schedule.warm_up.clamp(0.0, 1.0) * total_steps).ceil();
-    let step = step.min(total) as f64;
-    if schedule.kind == ScheduleKind::OneCycle {
-        return base * one_cycle(step, schedule.warm_up.clamp(0.0, 1.0), total_steps);
+/// A run's length, as far as a rate follows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Length {
+    /// Of the whole run; `None`: nobody knows.
+    pub steps: Option<u64>,
+    /// Of an epoch.
+    pub steps_per_epoch: u64,
+}
+
+/// The learning rate of the step after `step` committed ones (the run's first step has 0). Without
+/// a known number of steps it is `base` after a warm-up that has a length of its own.
+pub fn learning_rate(schedule: &Schedule, base: f64, step: u64, length: Length) -> f64 {
+    let total = length.steps.filter(|&total| total > 0);
+    let warm_up_steps = schedule.warm_up.steps(total, length.steps_per_epoch);
+    let step = step.min(total.unwrap_or(u64::MAX)) as f64;
+    if let Some(total) = total.filter(|_| schedule.kind == ScheduleKind::OneCycle) {
+        let rising = match schedule.warm_up {
+            WarmUp::Share(share) => share.clamp(0.0, 1.0),
+            WarmUp::Epochs(_) | WarmUp::Steps(_) => (warm_up_steps / total as f64).min(1.0),
+        };
+        return base * one_cycle(step, rising, total as f64);
     }
     if step < warm_up_steps {
         return base * (step + 1.0) / warm_up_steps;
     }
+    let Some(total) = total else { return base };
+    let total_steps = total as f64;
     let rest_steps = (total_steps - warm_up_steps).max(1.0);
     match schedule.kind {
         ScheduleKind::Constant | ScheduleKind::OneCycle => base,
@@ -88,8 +102,34 @@ mod tests {
         ScheduleKind::Polynomial,
     ];
 
-    fn schedule(kind: ScheduleKind, warm_up: f64) -> Schedule {
-        Schedule { kind, warm_up, ..Schedule::default() }
+    fn schedule(kind: ScheduleKind, share: f64) -> Schedule {
+        Schedule { kind, warm_up: WarmUp::Share(share), ..Schedule::default() }
+    }
+
+    /// Of a run with epochs of ten steps.
+    fn rate(schedule: &Schedule, base: f64, step: u64, steps: Option<u64>) -> f64 {
+        learning_rate(schedule, base, step, Length { steps, steps_per_epoch: 10 })
+    }
+
+    #[test]
+    fn a_warm_up_with_a_length_is_the_share_that_it_is_of_a_run_and_no_longer_in_a_longer_one() {
+        let of = |kind, warm_up| Schedule { kind, warm_up, ..Schedule::default() };
+        for kind in KINDS {
+            let share = schedule(kind, 0.25);
+            for step in 0..200 {
+                let expected = rate(&share, 0.4, step, Some(200));
+                for warm_up in [WarmUp::Epochs(5.0), WarmUp::Steps(50)] {
+                    let found = rate(&of(kind, warm_up), 0.4, step, Some(200));
+                    assert_eq!(found, expected, "{kind:?} {warm_up} step {step}");
+                }
+            }
+        }
+        let constant = of(ScheduleKind::Constant, WarmUp::Epochs(5.0));
+        for step in 0..60 {
+            let lengths = [None, Some(30), Some(60), Some(1000)];
+            let rates = lengths.map(|steps| rate(&constant, 0.4, step.min(29), steps));
+            assert!(rates.iter().all(|one| *one == rates[0]), "step {step}: {rates:?}");
+        }
     }
 
     #[test]
@@ -104,16 +144,16 @@ mod tests {
     #[test]
     fn the_cosine_falls_from_the_base_rate_to_nothing() {
         let cosine = schedule(ScheduleKind::Cosine, 0.0);
-        assert_eq!(learning_rate(&cosine, 0.4, 0, Some(100)), 0.4);
-        assert!((learning_rate(&cosine, 0.4, 50, Some(100)) - 0.2).abs() < 1e-12);
-        assert!(learning_rate(&cosine, 0.4, 99, Some(100)) < 0.001);
-        assert_eq!(learning_rate(&cosine, 0.4, 100, Some(100)), 0.0);
+        assert_eq!(rate(&cosine, 0.4, 0, Some(100)), 0.4);
+        assert!((rate(&cosine, 0.4, 50, Some(100)) - 0.2).abs() < 1e-12);
+        assert!(rate(&cosine, 0.4, 99, Some(100)) < 0.001);
+        assert_eq!(rate(&cosine, 0.4, 100, Some(100)), 0.0);
     }
 
     #[test]
     fn steps_multiply_at_their_milestones() {
         let step = schedule(ScheduleKind::Step, 0.0);
-        let at = |n| learning_rate(&step, 1.0, n, Some(100));
+        let at = |n| rate(&step, 1.0, n, Some(100));
         assert_eq!((at(0), at(49), at(50), at(74)), (1.0, 1.0, 0.1, 0.1));
         assert!((at(75) - 0.01).abs() < 1e-15);
     }
@@ -121,8 +161,7 @@ mod tests {
     #[test]
     fn warm_up_climbs_to_the_base_rate_and_never_starts_at_zero() {
         let constant = schedule(ScheduleKind::Constant, 0.1);
-        let rates: Vec<f64> =
-            (0..12).map(|n| learning_rate(&constant, 2.0, n, Some(100))).collect();
+        let rates: Vec<f64> = (0..12).map(|n| rate(&constant, 2.0, n, Some(100))).collect();
         assert!(rates[0] > 0.0 && rates.windows(2).all(|pair| pair[0] <= pair[1]));
         assert_eq!((rates[0], rates[9], rates[11]), (0.2, 2.0, 2.0));
     }
@@ -130,8 +169,8 @@ mod tests {
     #[test]
     fn without_an_end_the_rate_is_constant() {
         for kind in KINDS {
-            assert_eq!(learning_rate(&schedule(kind, 0.3), 0.7, 12345, None), 0.7);
-            assert_eq!(learning_rate(&schedule(kind, 0.3), 0.7, 1, Some(0)), 0.7);
+            assert_eq!(rate(&schedule(kind, 0.3), 0.7, 12345, None), 0.7);
+            assert_eq!(rate(&schedule(kind, 0.3), 0.7, 1, Some(0)), 0.7);
         }
     }
 
@@ -146,7 +185,7 @@ mod tests {
     #[test]
     fn one_step_of_one_cycle_is_a_rate_too() {
         for rising in [0.0, 0.3, 1.0] {
-            let rate = learning_rate(&schedule(ScheduleKind::OneCycle, rising), 0.4, 0, Some(1));
+            let rate = rate(&schedule(ScheduleKind::OneCycle, rising), 0.4, 0, Some(1));
             assert!((0.0..=0.4).contains(&rate), "{rising}: {rate}");
         }
     }
@@ -160,7 +199,7 @@ mod tests {
             kind in 0..KINDS.len()
         ) {
             let schedule = schedule(KINDS[kind], warm_up);
-            let rate = learning_rate(&schedule, 1.5, step, Some(total));
+            let rate = rate(&schedule, 1.5, step, Some(total));
             prop_assert!((0.0..=1.5).contains(&rate), "{rate}");
         }
     }

@@ -2,13 +2,13 @@
 //! printed, from the same first weights and gradients.
 
 use crate::cluster::resident::{SlotMut, SlotView, Slots};
-use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
+use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind, WarmUp};
 use crate::model::parts::{self, AVERAGE, PARAMETERS, is_over_parameters};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
 use crate::train::update::optimizer::Optimizer;
-use crate::train::update::schedule::learning_rate;
+use crate::train::update::schedule::{Length, learning_rate};
 
 const PARAMETERS_LEN: usize = 13;
 /// As in the script: updates, and samples that each gradient is summed over.
@@ -150,7 +150,10 @@ fn a_norm_that_is_short_enough_changes_no_bit() {
 
 #[test]
 fn every_schedule_does_what_torch_does() {
-    let of = |kind, warm_up, power| Schedule { kind, warm_up, power, ..Schedule::default() };
+    let of = |kind, share, power| {
+        let warm_up = WarmUp::Share(share);
+        Schedule { kind, warm_up, power, ..Schedule::default() }
+    };
     for (schedule, torch) in [
         (of(ScheduleKind::OneCycle, 0.3, None), ONE_CYCLE),
         (of(ScheduleKind::Polynomial, 0.0, Some(2)), POLYNOMIAL),
@@ -158,7 +161,8 @@ fn every_schedule_does_what_torch_does() {
         (of(ScheduleKind::Step, 0.0, None), MULTI_STEP),
     ] {
         for (step, theirs) in torch.into_iter().enumerate() {
-            let ours = learning_rate(&schedule, 0.4, step as u64, Some(torch.len() as u64));
+            let length = Length { steps: Some(torch.len() as u64), steps_per_epoch: 1 };
+            let ours = learning_rate(&schedule, 0.4, step as u64, length);
             assert!((ours - theirs).abs() < 1e-11, "{schedule:?}: {step}: {ours} {theirs}");
         }
     }
