@@ -28,6 +28,7 @@ mod doctor;
 mod evaluate;
 mod experiment;
 mod guard;
+mod init;
 mod launch;
 mod man;
 mod model;
@@ -54,6 +55,8 @@ struct Cli {
 enum Command {
     /// Runs one rank's program; alone it is a world of one
     Train(train::Args),
+    /// Writes a configuration that trains on a folder of pictures
+    Init(init::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
     Launch(launch::Args),
     /// Checks that every sample was committed exactly once
@@ -178,6 +181,7 @@ fn run(command: &Command) -> ExitCode {
         Command::Agent(args) => return agent::run(args),
         Command::StartDaemon(args) => return start_daemon::run(args),
         Command::Sweep(args) => return sweep::run(args),
+        Command::Init(args) => init::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Status(args) => status::run(args),
         Command::Runs(args) => runs::run(args),

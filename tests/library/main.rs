@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 mod bf16;
+mod check;
 mod checkpoint;
 mod cli;
 mod config;
