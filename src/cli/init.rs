@@ -1,5 +1,5 @@
-//! `kintsugi init`: from a folder of pictures to a configuration that runs as it is. It looks at the
-//! pictures, chooses what suits them and this machine (`choice`), says so, and names the next
+//! `kintsugi init`: from a folder of pictures to a configuration that runs as it is. It looks at
+//! the pictures, chooses what suits them and this machine (`choice`), says so, and names the next
 //! command.
 
 use std::fmt::Display;
@@ -124,7 +124,7 @@ fn init(args: &Args) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What the run and its file are called: the folder's name, or of a half of a set that of the whole.
+/// What the run and its file are called: as the folder, or of a half of a set as the whole.
 fn name_of(root: &Path) -> String {
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let own = name(root).filter(|name| !TRAIN.contains(&name.as_str()));

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
+use crate::launch::changes;
 use crate::launch::limits::Limits;
 use crate::launch::machine::logout::Chosen;
 use crate::launch::start::beginning::{self, Begun, Wish};
-use crate::launch::start::changes;
 use crate::launch::start::claim::{self, Claimed, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening;
@@ -73,7 +73,10 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     panics::end_with_code(Status::InternalError.exit_code());
     if args.check {
-        return check::run(args);
+        let begun = begin(args);
+        let beside = begun.as_ref().ok().and_then(|(begun, _)| note_of_length(args, &begun.job));
+        beside.iter().for_each(|text| say!("warning: {text}"));
+        return check::run(begun, past(args));
     }
     match launch(args) {
         // The line is what was asked for.

@@ -1,10 +1,11 @@
 //! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
 //! ended (ARCHITECTURE.md, "The supervisor").
 //!
-//! `start` from a configuration to a job · `attempt` one start of mpirun, and its line · `traces`
-//! what an attempt leaves on a machine, and who sees to its end · `ending` what follows from how it
-//! ended · `supervisor` the loop over attempts · `nodes` several nodes · `machine` what this one
-//! gives · `limits` every time-out and their order.
+//! `changes` what tells a configuration from a run's · `start` from a configuration to a job ·
+//! `attempt` one start of mpirun, and its line · `traces` what an attempt leaves on a machine, and
+//! who sees to its end · `ending` what follows from how it ended · `supervisor` the loop over
+//! attempts · `nodes` several nodes · `machine` what this one gives · `limits` every time-out and
+//! their order.
 
 use std::path::PathBuf;
 
@@ -14,9 +15,10 @@ use crate::config::{ConfigError, Shown};
 use crate::observe::refusal;
 use crate::run_folder::lock::LockError;
 
-use start::changes::Changes;
+use changes::Changes;
 
 pub mod attempt;
+pub mod changes;
 pub mod ending;
 pub mod limits;
 pub mod machine;

@@ -182,8 +182,8 @@ impl Choice {
     /// The file.
     pub fn text(&self, seen: &Seen) -> String {
         format!(
-            "# Written by `kintsugi init`: {}, most about {} pixels.\n# `kintsugi config explain KEY` \
-             tells what a key means, and the defaults of those that are not here.\n{}",
+            "# Written by `kintsugi init`: {}, most about {} pixels.\n# `kintsugi config explain \
+             KEY` tells what a key means, and the defaults of those that are not here.\n{}",
             seen.pictures(),
             seen.sides.median,
             self.body()

@@ -1,5 +1,5 @@
-//! Which pictures are kept for validation: a share by name, whole groups where neighbours are nearly
-//! the same picture and their names say which belong together.
+//! Which pictures are kept for validation: a share by name, whole groups where neighbours are
+//! nearly the same picture and their names say which belong together.
 
 use crate::cli::data::{neighbours, report};
 use crate::config::{Data, Group, Validation};

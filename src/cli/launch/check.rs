@@ -16,10 +16,10 @@ use crate::lab::doctor::{Finding, Grade};
 use crate::lab::storage;
 use crate::launch::LaunchError;
 use crate::launch::start::beginning::{self, Begun};
-use crate::launch::start::claim;
+use crate::launch::start::claim::{self, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening::{self, Processors, Room};
-use crate::launch::start::run_dir::Found;
+use crate::launch::start::run_dir::{Found, Owners};
 use crate::launch::start::trial::Trial;
 use crate::observe::console;
 use crate::observe::ledger;
@@ -35,7 +35,6 @@ use crate::train::start::state;
 use super::super::arguments::fail;
 use super::super::data::report::{self, Looked};
 use super::super::doctor::print_finding;
-use super::{Args, begin, past};
 
 /// Longest look at the pictures of one set.
 const PICTURES_MAX: Duration = Duration::from_secs(10);
@@ -65,9 +64,9 @@ impl From<DataError> for Refused {
     }
 }
 
-/// Looks, and says what it has found.
-pub(super) fn run(args: &Args) -> ExitCode {
-    match check(args) {
+/// Looks at what a start would begin with, and says what it has found.
+pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> ExitCode {
+    match begun.map_err(Refused::from).and_then(|begun| check(begun, past)) {
         Ok(found) => {
             found.iter().for_each(print_finding);
             console::conclude(ExitCode::SUCCESS)
@@ -76,12 +75,11 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn check(args: &Args) -> Result<Vec<Finding>, Refused> {
-    let (begun, owners) = begin(args)?;
+fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, Refused> {
     let Begun { mut job, limits, folder, .. } = begun;
     beginning::check_machine(&job)?;
     let name = |model: &mut _| weights::name(model).map_err(|error| error.to_string());
-    let there = claim::look(&mut job, (owners, past(args)), &name)?;
+    let there = claim::look(&mut job, (owners, past), &name)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));
     if matches!(there, Found::Completed(_)) {
         return Ok(vec![run]);

@@ -2,7 +2,6 @@
 //! folder, and whose it is.
 
 pub mod beginning;
-pub mod changes;
 pub mod claim;
 pub mod job;
 pub mod opening;

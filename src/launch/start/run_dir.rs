@@ -7,6 +7,7 @@ use kintsugi_ffi::private;
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
 use crate::config::{Config, ConfigError, ExchangeKind, Shown, Train, identity, parse};
+use crate::launch::changes::Changes;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
 use crate::observe::refusal::{Meaning, if_there, insist};
@@ -14,8 +15,6 @@ use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
 use crate::run_folder::before::Before;
-
-use super::changes::Changes;
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
