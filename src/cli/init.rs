@@ -15,6 +15,7 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::set::open::open;
 use crate::data::{DataError, Split};
+use crate::model::catalogue;
 use crate::needs::{Limit, Load, needs};
 use crate::observe::console::print_line;
 use crate::train::TrainError;
@@ -195,12 +196,15 @@ fn chosen(
     let mut choice = Choice::of((name, data), seen, (train.source.len(), machinery), model);
     loop {
         let config = choice.config().map_err(usage)?;
-        let model = match feasible::model(&config, &*train.source, resolve_owners(&config)) {
-            Ok(model) => model,
-            // A model that takes no such small pictures.
-            Err(_) if choice.enlarge() => continue,
-            Err(error) => return Err(error.into()),
-        };
+        let side = config.data.image_size as usize;
+        let input = [train.source.channels() as usize, side, side];
+        let name = config.model.found_name();
+        let built = catalogue::build(&name, input, seen.classes.len(), config.model.width);
+        // Many a model takes no such small pictures.
+        if built.is_err() && choice.enlarge() {
+            continue;
+        }
+        let model = feasible::model(&config, &*train.source, resolve_owners(&config))?;
         let load =
             Load { ranks: config.run.ranks.into(), samples: train.source.len(), planned: None };
         let need = needs(&config, (&model.graph, &model.layout), load).bytes(Limit::Memory);

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use kintsugi::config::parse;
 use kintsugi::model::catalogue;
+use kintsugi::observe::result::RunResult;
 use kintsugi_ffi::process;
 
 use crate::tree::tree;
@@ -35,6 +36,7 @@ model = { name = "mlp", width = 0.1 }
 data = { format = "image_folder", image_size = 8, augment = false }
 train = { epochs = 2, global_batch = 10, owners = 2 }
 evaluation = { every = "never" }
+recovery = { resident = "off" }
 "#;
 
 struct Place(tempfile::TempDir);
@@ -252,6 +254,28 @@ fn a_longer_run_is_the_same_run_or_is_told_why_not() {
     let extended: Vec<String> = events.filter(|text| text.contains(&from("weights"))).collect();
     assert_eq!(extended.len(), 1);
     assert!(!extended[0].contains(&from("scratch")), "{}", extended[0]);
+}
+
+#[test]
+fn a_warm_up_in_epochs_has_the_bits_of_the_share_that_it_is() {
+    let place = Place::new();
+    let trained = |name: &str, warm_up: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))
+            .args(["train", "run.toml", "--run-dir", name, "-s", "schedule.kind=cosine"])
+            .args(["-s", "train.epochs=4", "-s", "data.train=set"])
+            .args(["-s", &format!("schedule.warm_up={warm_up}")])
+            .current_dir(place.0.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let result = std::fs::read_to_string(place.at(name).join("result.json")).unwrap();
+        serde_json::from_str::<RunResult>(&result).unwrap().state_sha256.unwrap()
+    };
+    // 8 steps, of which an epoch has 2.
+    let share = trained("share", "0.25");
+    assert_eq!(trained("epochs", "1epochs"), share);
+    assert_eq!(trained("steps", "2steps"), share);
+    assert_ne!(trained("none", "0.0"), share);
 }
 
 #[test]

@@ -236,11 +236,12 @@ fn places_that_cannot_be_used_are_usage_errors_that_say_what_to_change() {
         (&too_long, "choose a shorter one"),
         ("/sys/kintsugi", "name another place"),
     ] {
-        for command in ["launch", "train"] {
-            let output = kintsugi(&[command, &config, "--run-dir", run]);
+        for command in [&["launch"][..], &["launch", "--check"], &["train"]] {
+            let output = kintsugi(&[command, &[&config, "--run-dir", run]].concat());
             let said = stderr(&output);
-            assert_eq!(output.status.code(), Some(2), "{command} {run}: {said}");
-            assert!(said.contains(remedy) || said.contains("read-only"), "{command} {run}: {said}");
+            assert_eq!(output.status.code(), Some(2), "{command:?} {run}: {said}");
+            let named = said.contains(remedy) || said.contains("read-only");
+            assert!(named, "{command:?} {run}: {said}");
         }
     }
     let run = folder.path().join("run").display().to_string();

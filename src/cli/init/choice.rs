@@ -242,3 +242,84 @@ impl Choice {
 pub fn share(samples: u64) -> &'static str {
     if samples < 5000 { "20%" } else { "10%" }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::resolve_owners;
+
+    fn seen(samples: u64, median: u32) -> Seen {
+        let class = |name: &str| ClassCount { name: name.into(), samples: samples / 2 };
+        Seen {
+            samples,
+            classes: vec![class("cat"), class("dog")],
+            sides: Range { min: 1, median, max: 9000 },
+            counts: (0, samples),
+            validation_samples: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn choice(samples: u64, median: u32, (processors, ranks): (u32, Option<u32>)) -> Choice {
+        let data = Data {
+            train: Some("/pictures of \"mine\"/\u{e9}".into()),
+            validation: Some("20%".parse().unwrap()),
+            ..Data::default()
+        };
+        let machinery = Machinery { processors, ranks };
+        Choice::of(("a \"name\"", &data), &seen(samples, median), (samples, machinery), None)
+    }
+
+    #[test]
+    fn whatever_is_there_the_file_is_a_configuration_whose_numbers_fit_each_other() {
+        for samples in [4, 20, 100, 700, 5000, 1_281_167] {
+            for processors in [1, 2, 3, 5, 8, 64, 256] {
+                for ranks in [None, Some(1), Some(2), Some(5), Some(24)] {
+                    let chosen = choice(samples, 100, (processors, ranks));
+                    let config = parse::of_text(&chosen.text(&seen(samples, 100)));
+                    let config = config.unwrap_or_else(|error| panic!("{chosen:?}: {error}"));
+                    let owners = resolve_owners(&config);
+                    assert!(owners.is_multiple_of(config.run.ranks), "{chosen:?}");
+                    assert_eq!(config.train.global_batch % u64::from(owners), 0, "{chosen:?}");
+                    if ranks.is_none() {
+                        assert!(config.run.ranks <= processors, "{chosen:?}");
+                        assert!(u64::from(owners) * 2 <= samples.max(2), "{chosen:?}");
+                    }
+                    assert_eq!(config.run.name, "a \"name\"");
+                    assert_eq!(config, chosen.config().unwrap());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pictures_decide_the_size_and_the_model() {
+        for (median, size, model) in [
+            (28, 32, "resnet20"),
+            (64, 64, "resnet18"),
+            (100, 96, "resnet18"),
+            (500, 128, "resnet18"),
+        ] {
+            let chosen = choice(5000, median, (4, None));
+            assert_eq!((chosen.image_size, chosen.model.as_str()), (size, model));
+        }
+        let mut chosen = choice(5000, 500, (4, None));
+        assert!(chosen.enlarge() && chosen.image_size == 224 && !chosen.enlarge());
+        assert!(chosen.fewer_ranks() && chosen.ranks == 3);
+    }
+
+    #[test]
+    fn unreadable_pictures_are_allowed_for_and_named() {
+        let mut some = seen(1000, 64);
+        some.counts = (30, 1000);
+        let data = Data { train: Some("/p".into()), ..Data::default() };
+        let machinery = Machinery { processors: 4, ranks: None };
+        let chosen = Choice::of(("p", &data), &some, (1000, machinery), None);
+        assert_eq!(chosen.bad_images_max, Some(0.06));
+        assert!(
+            some.line(Path::new("/p")).contains("30 of 1000"),
+            "{}",
+            some.line(Path::new("/p"))
+        );
+    }
+}

@@ -70,6 +70,6 @@ fn lacking(data: &Data, seed: u64) -> Result<String, DataError> {
     let none = report::counted(&*set.source).iter().filter(|class| class.samples == 0).count();
     Ok(match none {
         0 => String::new(),
-        none => format!("; warning: {none} classes have none there"),
+        none => format!("; warning: {none} of the classes have none there"),
     })
 }

@@ -128,6 +128,9 @@ fn graded(name: &'static str, value: String, warnings: &[String]) -> Finding {
 fn standing(there: &Found, job: &Job) -> String {
     let step = || ledger::newest(job.run.storage()).map_or(0, |line| line.step);
     match there {
+        Found::Nothing if job.run.join("config.toml").exists() => {
+            "begins anew; the run that is there would be moved aside".into()
+        }
         Found::Nothing => "begins".into(),
         Found::Completed(_) => "is complete (--fresh starts it anew)".into(),
         Found::Unfinished if run_folder::is_supervised(job.run.path()) => {
