@@ -68,7 +68,7 @@ impl From<DataError> for Refused {
     fn from(error: DataError) -> Self {
         match error {
             DataError::Place(reason) => Self(2, reason),
-            error => Self(DATA_ERROR, error.of_option("FOLDER").to_string()),
+            error => Self(DATA_ERROR, error.to_string()),
         }
     }
 }

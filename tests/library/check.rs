@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use kintsugi::config::parse;
+use kintsugi::config::{identity, parse};
 use kintsugi::model::catalogue;
 use kintsugi::observe::result::RunResult;
 use kintsugi_ffi::process;
@@ -232,6 +232,15 @@ fn a_longer_run_is_the_same_run_or_is_told_why_not() {
     let (code, text) = launch(&[]);
     assert!(code == Some(0) && text.contains("this run is complete"), "{text}");
     assert_eq!(runs(), 1);
+    // An earlier release named the folder after the length, too.
+    let keys = [set.clone(), "run.ranks=1".to_owned()];
+    let config = parse::load(&place.at("run.toml"), &keys).unwrap();
+    let now = place.0.path().join(identity::run_directory(&config));
+    let earlier = place.0.path().join(identity::earlier_run_directory(&config));
+    std::fs::rename(&now, &earlier).unwrap();
+    let (code, text) = launch(&[]);
+    assert!(code == Some(0) && text.contains("this run is complete"), "{text}");
+    std::fs::rename(&earlier, &now).unwrap();
     // A rate that follows the length.
     let cosine = ["-s", "schedule.kind=cosine", "-s", "schedule.warm_up=1epochs"];
     assert_eq!(launch(&cosine).0, Some(0));
