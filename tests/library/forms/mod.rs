@@ -13,7 +13,7 @@ use table::{Play, rows, wrong};
 mod table;
 
 /// Documents whose blocks of commands people copy.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "configs/README.md",
@@ -21,6 +21,7 @@ const DOCUMENTS: [&str; 8] = [
     "benches/README.md",
     "tests/README.md",
     "src/data/README.md",
+    "src/train/repair/README.md",
     "ulfm-shim/README.md",
 ];
 /// Where jobs under SLURM are written down.

@@ -1,6 +1,6 @@
 //! Ranks of one machine need no address that others reach: launcher and ranks are told to use the
-//! loopback only, unless the user or the site named interfaces (cluster-scripts/README.md, "On machines shared with
-//! others").
+//! loopback only, unless the user or the site named interfaces (cluster-scripts/README.md, "On
+//! machines shared with others").
 
 use std::path::{Path, PathBuf};
 
