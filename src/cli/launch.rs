@@ -17,6 +17,7 @@ use crate::launch::start::run_dir::{Owners, RunDir};
 use crate::launch::{LaunchError, supervisor};
 use crate::observe::console::{self, print_line, say, tell};
 use crate::observe::event::name_of;
+use crate::observe::metrics::Metrics;
 use crate::observe::panics;
 use crate::observe::progress::Progress;
 use crate::observe::result::{BadImages, RunResult, Status};
@@ -191,13 +192,16 @@ fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Statu
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
     let mut tensorboard =
         (job.config.observe.tensorboard).then(|| Tensorboard::new(job.run.path()).after_the_past());
+    let mut metrics = Metrics::new(job.run.path());
     let result = supervisor::supervise(job, held, &scarce, &mut |event| {
         progress.on(event);
+        metrics.on(event);
         if let Some(tensorboard) = &mut tensorboard {
             tensorboard.on(event);
         }
     });
     progress.finish();
+    metrics.write();
     let result = result?;
     print(&summary(&result, &job.run));
     match super::report::write_beside(job.run.path()) {

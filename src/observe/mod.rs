@@ -1,5 +1,5 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! TensorBoard's files, the machine and the program's version; the console, `notice` (what a
+//! TensorBoard's files, `metrics.csv`, the machine and the program's version; the console, `notice` (what a
 //! person must act on), and what a panic does. Also the traits through which a run sees the world:
 //! clock and storage, real or simulated.
 
@@ -12,6 +12,7 @@ pub mod event;
 pub mod ledger;
 pub mod log;
 pub mod machine;
+pub mod metrics;
 pub mod notice;
 pub mod panics;
 pub mod pipeline;

@@ -17,7 +17,7 @@ use super::{CACHE, FAILURE, RESULT};
 /// Files that a start writes or moves: what was in them comes back.
 const FILES: [&str; 3] = ["config.toml", RESULT, FAILURE];
 /// What else a start makes in the folder.
-const MADE: [&str; 5] = ["lock", "instance", "world.json", "tensorboard", CACHE];
+const MADE: [&str; 6] = ["lock", "instance", "world.json", "metrics.csv", "tensorboard", CACHE];
 /// And below `logs`, by how the names begin.
 const LOGS: &str = "logs";
 const LOGS_MADE: [&str; 4] = ["attempt-", "mpirun-", "agent-", "result-before-"];

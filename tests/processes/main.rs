@@ -25,6 +25,7 @@ mod mixing;
 mod moved;
 mod optimizers;
 mod prove;
+mod readers;
 mod regrow;
 mod reproducible;
 mod resident;

@@ -13,6 +13,7 @@ use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
 use crate::observe::log::{EventLog, last_lines};
+use crate::observe::metrics::Metrics;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::refusal::{if_there, insist};
@@ -77,6 +78,8 @@ pub struct Journal {
     progress: Option<Progress>,
     /// Likewise; the writer's.
     tensorboard: Option<Tensorboard>,
+    /// Likewise.
+    metrics: Option<Metrics>,
     failed: AtomicBool,
     /// Ledger lines could not be written: the next ones come with those that are missing.
     behind: bool,
@@ -106,6 +109,7 @@ impl Journal {
             origin,
             progress,
             tensorboard: None,
+            metrics: None,
             failed: AtomicBool::new(false),
             behind: false,
             waiting: VecDeque::new(),
@@ -118,6 +122,11 @@ impl Journal {
     /// Where no supervisor writes TensorBoard's files, the writer does.
     pub fn with_tensorboard(self, tensorboard: Option<Tensorboard>) -> Self {
         Self { tensorboard, ..self }
+    }
+
+    /// Likewise with `metrics.csv`.
+    pub fn with_metrics(self, metrics: Option<Metrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Unix time at which the run's seconds were zero.
@@ -156,6 +165,9 @@ impl Journal {
         }
         let written = self.events.append(&event);
         self.warn_once(written, EVENTS);
+        if let Some(metrics) = self.metrics.as_mut().filter(|_| event.rank == 0) {
+            metrics.on(&event);
+        }
     }
 
     /// The last generations of an attempt that stand in the events as recovered; none where they

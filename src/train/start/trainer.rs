@@ -12,6 +12,7 @@ use crate::data::source::Source;
 use crate::engine;
 use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::counted_after;
+use crate::observe::metrics::Metrics;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
@@ -54,8 +55,10 @@ pub(super) fn trainer(
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
     let tensorboard = (!around.arguments.launched && around.arguments.config.observe.tensorboard)
         .then(|| Tensorboard::new(&around.arguments.run_dir));
+    let metrics = (!around.arguments.launched).then(|| Metrics::new(&around.arguments.run_dir));
     let journal = Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress)
-        .with_tensorboard(tensorboard);
+        .with_tensorboard(tensorboard)
+        .with_metrics(metrics);
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
     let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
     let keeper = Keeper::new(Means {

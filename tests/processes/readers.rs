@@ -1,0 +1,63 @@
+//! What other programs read of a run: `metrics.csv`, and the readers in python/, over a real run
+//! that was rolled back, killed with its supervisor and gone on with.
+
+use std::process::Command;
+
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+
+use crate::support::{
+    alone, assert_audited, kill_all, launch, project, result_of, run, run_dir, start, wait_for_step,
+};
+
+const LIMIT: u64 = 120;
+const BACK: [&str; 5] = [
+    "train.steps=90",
+    "recovery.ladder=[\"restart\"]",
+    "recovery.resident=off",
+    "checkpoint.every=20steps",
+    "faults.plan=[{ kind = \"kill\", rank = 1, step = 33 }]",
+];
+
+#[test]
+fn rows_are_the_steps_that_stand_and_python_reads_the_same() {
+    let _turn = alone();
+    let folder = run_dir("readers");
+    let limit = std::time::Duration::from_secs(LIMIT);
+    let mut running = start(&mut launch(&folder, &BACK), limit);
+    wait_for_step(&folder, 65, &mut running);
+    kill_all(&folder, None);
+    running.wait();
+    let ended = run(&mut launch(&folder, &BACK), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_audited(&folder);
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    assert!(events.iter().any(|event| matches!(event.kind, Kind::Restarted { .. })), "no rollback");
+    let text = std::fs::read_to_string(folder.join("metrics.csv")).unwrap();
+    let cell = |line: &str, at: usize| line.split(',').nth(at).unwrap().to_owned();
+    let steps: Vec<u64> = text.lines().skip(1).map(|line| cell(line, 0).parse().unwrap()).collect();
+    assert!(steps.windows(2).all(|two| two[0] < two[1]), "{text}");
+    let evaluated = |line: &&str| !cell(line, 7).is_empty();
+    let evaluated: Vec<u64> =
+        text.lines().skip(1).filter(evaluated).map(|line| cell(line, 0).parse().unwrap()).collect();
+    assert_eq!(evaluated, [20, 40, 60, 80, 90], "{text}");
+    let last = text.lines().last().unwrap();
+    let error = result_of(&folder).validation.unwrap().error;
+    assert_eq!((cell(last, 0), cell(last, 7)), ("90".into(), error.to_string()));
+    python(&folder);
+}
+
+/// Its own tests, and those of this run.
+fn python(folder: &std::path::Path) {
+    let named = std::env::var_os("KINTSUGI_TORCHVISION_PYTHON").unwrap_or("python3".into());
+    let mut command = Command::new(&named);
+    if Command::new(&named).arg("--version").output().is_err() {
+        println!("skipped: python/ (there is no {})", named.display());
+        return;
+    }
+    command.args(["-B", "-m", "unittest", "discover", "-s"]).arg(project("python/tests"));
+    command.env("PYTHONPATH", project("python")).env("KINTSUGI_RUN", folder);
+    let ended = run(&mut command, LIMIT);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stderr.contains("Ran 8 tests"), "{}", ended.stderr);
+}
