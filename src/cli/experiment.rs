@@ -1,29 +1,36 @@
-//! `kintsugi experiment EXPERIMENT`: arms x seeds under one schedule of failures, then
-//! `results.json`, `report.html` and a table.
+//! `kintsugi experiment EXPERIMENT`: arms x seeds, then `results.json`, `report.html` and a table;
+//! or what would be refused of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::ArgAction;
+use serde_json::{Value, json};
 use signal_hook::iterator::Signals;
 
-use super::arguments::fail;
+use super::arguments::{Form, fail, form, print_json};
 use crate::config::Shown;
+use crate::lab::experiment::check::{Refused, check};
+use crate::lab::experiment::file::{Changes, Experiment};
+use crate::lab::experiment::forecast::Forecast;
 use crate::lab::experiment::place::Place;
-use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
-use crate::lab::experiment::results::{Index, REPORT_FILE};
-use crate::lab::experiment::room::Room;
+use crate::lab::experiment::plan::PlannedRun;
+use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE};
 use crate::lab::experiment::runner::{Made, Runner, signals};
 use crate::lab::memory::file::Study;
 use crate::lab::memory::make::make;
 use crate::lab::memory::part::Frame;
-use crate::lab::report::command_line;
+use crate::lab::report::best::best;
 use crate::lab::report::svg::unescaped;
+use crate::lab::report::{command_line, tables};
 use crate::observe::console::{self, print_line, say};
 use crate::observe::machine::machine;
 use crate::observe::result::Status;
+use crate::observe::spans::clock;
 
-/// Compares ways to survive failures: runs every arm, draws one report. Of a file of measures
-/// (configs/experiment/memory-*.toml): does them, and draws theirs.
+/// Compares ways to train or to survive failures: makes every run, draws one report. Of a file of
+/// measures (configs/experiment/memory-*.toml): does them, and draws theirs. Keys:
+/// configs/experiment/README.md.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The experiment file (configs/experiment/*.toml).
@@ -33,19 +40,33 @@ pub struct Args {
     pub out: Option<PathBuf>,
     #[command(flatten)]
     changes: Changes,
+    /// Says what would be refused, with the exit code that it would have, and starts nothing
+    #[arg(long)]
+    check: bool,
+    /// One JSON object as the last line
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
 }
 
-/// Runs it. Exit 0: every run is complete; 1: some are not; 2: nothing was started; 85: stopped.
+/// Runs it. Exit 0: every run is complete; 1: some are not; 2, 3: nothing was started, as `launch`
+/// would have refused it; 85: stopped.
 pub fn run(args: &Args) -> ExitCode {
     match conduct(args) {
         Ok(code) => code,
         Err(Failure::Usage(message)) => fail(2, message),
+        Err(Failure::Refused(refused, arms)) => {
+            let code = refused.first().map_or(2, |first| first.code);
+            refused.iter().for_each(|one| say!("error: {}", one.words(arms)));
+            ExitCode::from(code)
+        }
         Err(Failure::Broken(error)) => fail(Status::InternalError.exit_code(), error),
     }
 }
 
 enum Failure {
     Usage(String),
+    /// Of so many arms.
+    Refused(Vec<Refused>, usize),
     Broken(std::io::Error),
 }
 
@@ -64,37 +85,118 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let experiment = experiment.with(changes).map_err(Failure::Usage)?;
     let plan = experiment.plan(changes);
     let out = out(args);
+    let limit_seconds = accepted(&experiment, &plan, &out)?;
+    let size = size(&experiment, &plan);
+    if args.check {
+        return Ok(told(args, &plan, &size, limit_seconds));
+    }
     let _place = Place::take(&out)?.map_err(Failure::Usage)?;
-    let runner = Runner {
-        program: std::env::current_exe()?,
-        out,
-        seconds: experiment.seconds,
-        config: experiment.config.clone(),
-    };
-    for run in plan.iter().filter(|run| run.seed == plan[0].seed) {
-        if let Some(refusal) = runner.refuses(run)? {
-            return Err(Failure::Usage(format!("arm {}: {refusal}", run.arm)));
-        }
-    }
-    if let Some(bytes) = plan.iter().find_map(|run| run.page_cache) {
-        // Said before anything starts.
-        Room::make(bytes.0).and_then(Room::give_up).map_err(Failure::Usage)?;
-    }
-    let minutes = experiment.seconds * plan.len() as f64 / 60.0;
-    say!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
-    let index = Index::new(&experiment, &text, command_line());
-    let mut signals = signals()?;
+    let (seconds, config) = (experiment.seconds, experiment.config.clone());
+    let runner = Runner { program: std::env::current_exe()?, out, seconds, config };
+    let mut kept = Vec::new();
     for run in &plan {
-        if runner.is_missing(run)? {
-            say!("warming up: one step, so that no arm pays for making data");
-            let made = runner.warm_up(&experiment.warm_up(changes), &mut signals)?;
-            if made == Made::Interrupted {
-                return Ok(ExitCode::from(Status::Interrupted.exit_code()));
-            }
-            break;
+        kept.push(runner.kept_seconds(run)?);
+    }
+    let mut forecast = Forecast::default();
+    for (run, seconds) in plan.iter().zip(&kept) {
+        seconds.iter().for_each(|seconds| forecast.took(&run.arm, *seconds));
+    }
+    let waiting = plan.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+    let waiting: Vec<&PlannedRun> = waiting.map(|(run, _)| run).collect();
+    say!("{size}; {}", time_ahead(&plan, &waiting, limit_seconds, &forecast));
+    let mut signals = signals()?;
+    if !waiting.is_empty() {
+        say!("warming up: one step, so that no arm pays for making data");
+        let made = runner.warm_up(&experiment.warm_up(changes), &mut signals)?;
+        if made == Made::Interrupted {
+            return Ok(ExitCode::from(Status::Interrupted.exit_code()));
         }
     }
-    make_all(&runner, &plan, index, &mut signals)
+    let index = Index::new(&experiment, &text, &plan, command_line());
+    let mut making = Making { runner, index, forecast, made: Vec::new() };
+    making.all(&plan, &kept, &mut signals)?;
+    making.told(args.json)
+}
+
+/// Looks at every arm; the most seconds that all runs have, where each has a limit of time.
+fn accepted(
+    experiment: &Experiment,
+    plan: &[PlannedRun],
+    out: &Path,
+) -> Result<Option<f64>, Failure> {
+    let (arms, seeds) = (experiment.arms.len(), experiment.seeds().len());
+    let first: Vec<&PlannedRun> = plan.iter().take(arms).collect();
+    let accepted = check(&experiment.config, &first, out)
+        .map_err(|refused| Failure::Refused(refused, arms))?;
+    let mut said: Vec<&String> = Vec::new();
+    for remark in accepted.iter().flat_map(|one| &one.remarks) {
+        if !said.contains(&remark) {
+            say!("warning: {remark}");
+            said.push(remark);
+        }
+    }
+    let limits = accepted.iter().map(|one| one.config.train.max_seconds);
+    let of_one_seed: Option<f64> = limits.sum();
+    Ok(of_one_seed.map(|seconds| seconds * seeds as f64))
+}
+
+/// How many runs there are, in words.
+fn size(experiment: &Experiment, plan: &[PlannedRun]) -> String {
+    let several = |n: usize, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let (arms, seeds) = (experiment.arms.len(), experiment.seeds().len());
+    let (runs, arms) = (several(plan.len(), "run"), several(arms, "arm"));
+    format!("{runs} ({arms} x {})", several(seeds, "seed"))
+}
+
+/// What is known of the time before anything runs.
+fn time_ahead(
+    plan: &[PlannedRun],
+    waiting: &[&PlannedRun],
+    limit_seconds: Option<f64>,
+    forecast: &Forecast,
+) -> String {
+    if waiting.is_empty() {
+        return "all are complete already".into();
+    }
+    let complete = match plan.len() - waiting.len() {
+        0 => String::new(),
+        kept => format!("{kept} complete already; "),
+    };
+    let share = waiting.len() as f64 / plan.len() as f64;
+    let ahead = match (forecast.left(waiting.iter().map(|run| run.arm.as_str())), limit_seconds) {
+        (Some(seconds), _) => format!("about {} by what those took", clock(seconds)),
+        (None, Some(seconds)) => {
+            let most = clock(seconds * share);
+            format!("{most} of training at most; steps or epochs may end runs before")
+        }
+        (None, None) => {
+            "steps or epochs end them: how long they take is known after the first".into()
+        }
+    };
+    complete + &ahead
+}
+
+/// What would be made.
+fn told(args: &Args, plan: &[PlannedRun], size: &str, limit_seconds: Option<f64>) -> ExitCode {
+    let lines = plan.iter().map(PlannedRun::name);
+    lines.for_each(|line| print_line!("{line}"));
+    print_line!("{size}: nothing is refused");
+    if args.json == Form::Json {
+        let run = |run: &PlannedRun| {
+            let PlannedRun { arm, seed, folder, arguments, .. } = run;
+            json!({ "arm": arm, "seed": seed, "folder": folder, "arguments": arguments })
+        };
+        print_json(&json!({
+            "experiment": args.experiment,
+            "out": out(args),
+            "seconds_max": limit_seconds,
+            "runs": plan.iter().map(run).collect::<Vec<_>>(),
+        }));
+    }
+    ExitCode::SUCCESS
 }
 
 /// Where everything goes.
@@ -110,58 +212,136 @@ fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> 
         return Err(Failure::Usage(reason.into()));
     }
     let out = out(args);
+    if args.check {
+        study.measures.iter().for_each(|measure| print_line!("{}", measure.title()));
+        print_line!("{} measures: nothing is refused", study.measures.len());
+        if args.json == Form::Json {
+            let titles: Vec<&str> = study.measures.iter().map(|one| one.title()).collect();
+            print_json(&json!({
+                "experiment": args.experiment, "out": out, "measures": titles,
+            }));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let _place = Place::take(&out)?.map_err(Failure::Usage)?;
     let frame = Frame { study, text, command: &command_line(), machine: machine() };
-    for part in make(&frame, &out).map_err(Failure::Usage)? {
+    let parts = make(&frame, &out).map_err(Failure::Usage)?;
+    for part in &parts {
         print_line!("{}. {}", part.title, part.source.words());
         for (table, _) in &part.tables {
             print_line!("{}", unescaped(&table.text()));
         }
     }
     print_line!("report: {}", out.join(REPORT_FILE).shown());
+    if args.json == Form::Json {
+        let measures: Vec<Value> = parts
+            .iter()
+            .map(|part| json!({ "title": part.title, "source": part.source, "rows": part.rows }))
+            .collect();
+        print_json(&json!({
+            "experiment": study.title,
+            "results": out.join(RESULTS_FILE),
+            "report": out.join(REPORT_FILE),
+            "measures": measures,
+        }));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn make_all(
-    runner: &Runner,
-    plan: &[PlannedRun],
-    mut index: Index,
-    signals: &mut Signals,
-) -> Result<ExitCode, Failure> {
-    let mut failed = 0;
-    let mut interrupted = false;
-    for (number, run) in plan.iter().enumerate() {
-        say!("[{}/{}] {}, seed {}", number + 1, plan.len(), run.arm, run.seed);
-        let made = runner.make(run, signals)?;
-        match made {
-            Made::Completed => {}
-            Made::Kept => say!("  complete already: kept"),
-            Made::Failed(code) => {
-                failed += 1;
-                let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
-                let folder = runner.folder(run).shown();
-                say!("  not complete ({code}): see {folder} and {folder}.log");
+/// Runs that are being made.
+struct Making {
+    runner: Runner,
+    index: Index,
+    forecast: Forecast,
+    made: Vec<(PlannedRun, Made)>,
+}
+
+impl Making {
+    /// Makes them; `kept`: what those took that need not be made.
+    fn all(
+        &mut self,
+        plan: &[PlannedRun],
+        kept: &[Option<f64>],
+        signals: &mut Signals,
+    ) -> std::io::Result<()> {
+        let numbered = plan.iter().zip(kept).enumerate().filter(|(_, (_, kept))| kept.is_none());
+        let waiting: Vec<_> = numbered.map(|(at, (run, _))| (at, run.arm.as_str())).collect();
+        for (number, run) in plan.iter().enumerate() {
+            let ahead = waiting.iter().filter(|(at, _)| *at >= number).map(|(_, arm)| *arm);
+            let ahead = match self.forecast.left(ahead) {
+                Some(seconds) if seconds > 0.0 => {
+                    format!("; {} to go, as runs took so far", clock(seconds))
+                }
+                _ => String::new(),
+            };
+            say!("[{}/{}] {}{ahead}", number + 1, plan.len(), run.name());
+            let begun = std::time::Instant::now();
+            let made = self.runner.make(run, signals)?;
+            match made {
+                Made::Completed => self.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
+                Made::Kept => say!("  complete already: kept"),
+                Made::Failed(code) => {
+                    let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
+                    let folder = self.runner.folder(run).shown();
+                    say!("  not complete ({code}): see {folder} and {folder}.log");
+                }
+                Made::Interrupted => {}
             }
-            Made::Interrupted => interrupted = true,
+            self.made.push((run.clone(), made));
+            if matches!(made, Made::Completed | Made::Kept) {
+                self.index.add(run, self.runner.room_of(run));
+                self.index.write(&self.runner.out)?;
+            }
+            if made == Made::Interrupted {
+                break;
+            }
         }
-        if matches!(made, Made::Completed | Made::Kept) {
-            index.add(run, runner.room_of(run));
-            index.write(&runner.out)?;
-        }
-        if interrupted {
-            break;
-        }
+        Ok(())
     }
-    if !index.runs.is_empty() {
-        console::print_text(&index.table(&runner.out)?);
-        print_line!("report: {}", runner.out.join(REPORT_FILE).shown());
-    }
-    Ok(match (interrupted, failed) {
-        (true, _) => {
-            say!("stopped; the same command goes on with the runs that are left");
-            ExitCode::from(Status::Interrupted.exit_code())
+
+    /// What came of it.
+    fn told(&self, form: Form) -> Result<ExitCode, Failure> {
+        let (out, made) = (&self.runner.out, &self.made);
+        if !self.index.runs.is_empty() {
+            let (study, runs) = self.index.write(out)?;
+            console::print_text(&tables::arms_text(&study, &runs));
+            let best = best(&study, &runs);
+            best.iter().for_each(|best| print_line!("{}", best.words()));
+            self.index.missing().iter().for_each(|missing| print_line!("{missing}"));
+            print_line!("report: {}", out.join(REPORT_FILE).shown());
+            if form == Form::Json {
+                print_json(&json!({
+                    "experiment": self.index.title,
+                    "results": out.join(RESULTS_FILE),
+                    "report": out.join(REPORT_FILE),
+                    "runs": made.iter().map(row).collect::<Vec<_>>(),
+                    "best": best,
+                    "summaries": runs,
+                }));
+            }
+        } else if form == Form::Json {
+            let runs: Vec<Value> = made.iter().map(row).collect();
+            print_json(&json!({ "experiment": self.index.title, "runs": runs }));
         }
-        (false, 0) => ExitCode::SUCCESS,
-        (false, _) => ExitCode::from(1),
-    })
+        let failed = made.iter().any(|(_, made)| matches!(made, Made::Failed(_)));
+        Ok(match made.last() {
+            Some((_, Made::Interrupted)) => {
+                say!("stopped; the same command goes on with the runs that are left");
+                ExitCode::from(Status::Interrupted.exit_code())
+            }
+            _ => ExitCode::from(u8::from(failed)),
+        })
+    }
+}
+
+/// What became of a run, for programs.
+fn row((run, made): &(PlannedRun, Made)) -> Value {
+    let (made, code) = match made {
+        Made::Completed => ("completed", None),
+        Made::Kept => ("kept", None),
+        Made::Failed(code) => ("failed", *code),
+        Made::Interrupted => ("interrupted", None),
+    };
+    let (arm, seed, folder) = (&run.arm, run.seed, &run.folder);
+    json!({ "arm": arm, "seed": seed, "folder": folder, "made": made, "exit_code": code })
 }

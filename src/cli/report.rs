@@ -5,11 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::arguments::fail;
+use clap::ArgAction;
+
+use super::arguments::{Form, fail, form, print_json};
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE};
+use crate::lab::report::best::best;
 use crate::lab::report::groups::name_arms;
 use crate::lab::report::read::read_run;
+use crate::lab::report::summary::summarise;
 use crate::lab::report::{Run, Study, command_line, html};
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
@@ -26,6 +30,9 @@ pub struct Args {
     /// The page; unset: report.html in the (first) folder.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// One JSON object with the page's path and the runs in figures, instead of the path
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
 }
 
 impl Args {
@@ -43,24 +50,30 @@ impl Args {
 
 /// Writes the page and prints its path. Exit 1 if a run cannot be read.
 pub fn run(args: &Args) -> ExitCode {
-    match draw(args) {
-        Ok(path) => {
-            print_line!("{}", path.shown());
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(1, error),
-    }
-}
-
-fn draw(args: &Args) -> io::Result<PathBuf> {
     let study = match args.runs.as_slice() {
-        [only] if only.join(RESULTS_FILE).exists() => Index::read(only)?.study(only)?,
-        folders => study_of(folders)?,
+        [only] if only.join(RESULTS_FILE).exists() => {
+            Index::read(only).and_then(|index| index.study(only))
+        }
+        folders => study_of(folders),
     };
     let path = args.out.clone().unwrap_or_else(|| args.runs[0].join(REPORT_FILE));
+    let drawn = study.and_then(|study| draw(&study, &path).map(|()| study));
+    match (drawn, args.json) {
+        (Ok(study), Form::Json) => {
+            let runs = summarise(&study);
+            print_json(&serde_json::json!({
+                "report": path, "best": best(&study, &runs), "summaries": runs,
+            }));
+        }
+        (Ok(_), Form::Table) => print_line!("{}", path.shown()),
+        (Err(error), _) => return fail(1, error),
+    }
+    ExitCode::SUCCESS
+}
+
+fn draw(study: &Study, path: &Path) -> io::Result<()> {
     // `write_whole`: a browser that reloads the page never sees half of it.
-    FileSystem::new("").write_whole(&path, &[html(&study).as_bytes()])?;
-    Ok(path)
+    FileSystem::new("").write_whole(path, &[html(study).as_bytes()])
 }
 
 /// Of a folder that is no run itself.
@@ -131,7 +144,9 @@ fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
 /// # Errors
 /// When the run cannot be read or the page not written.
 pub fn write_beside(run_dir: &Path) -> io::Result<PathBuf> {
-    draw(&Args { runs: vec![run_dir.to_owned()], out: None })
+    let path = run_dir.join(REPORT_FILE);
+    draw(&study_of(&[run_dir.to_owned()])?, &path)?;
+    Ok(path)
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ impl<'de> Deserializer<'de> for Fields<'_> {
     }
 }
 
-fn fields_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
+/// The names of a struct's fields, as files have them.
+pub fn fields_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
     // It always fails: only the question matters.
     let _ = T::deserialize(Fields(&mut fields));

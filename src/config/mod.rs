@@ -23,7 +23,7 @@ pub mod exact;
 mod faults;
 mod foreign;
 pub mod identity;
-mod keys;
+pub mod keys;
 mod look;
 pub mod manual;
 mod memory;

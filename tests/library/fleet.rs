@@ -221,3 +221,30 @@ fn what_makes_no_sense_is_refused_with_what_to_write() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("bench recovery --json"));
 }
+
+/// Which growth a forecast used stands beside it.
+#[test]
+fn a_slope_that_an_experiment_measured_is_used_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.json");
+    let slope = r#"{"slopes": [{"name": "respawn", "rung": "respawn", "exchange": "synchronous",
+        "points": [[2, 0.1], [4, 0.2]],
+        "line": {"slope": 0.05, "intercept": 0.0, "half_width": null}}]}"#;
+    std::fs::write(&file, slope).unwrap();
+    let file = file.to_str().unwrap();
+    let told = |more: &[&str]| {
+        let small = ["simulate", "fleet", "--nodes", "10", "--replicas", "2", "--work", "1h"];
+        let output = kintsugi(&[&small, more].concat());
+        let all = [&output.stdout[..], &output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&all).into_owned())
+    };
+    let (code, measured) = told(&["--per-rank", file]);
+    assert_eq!(code, Some(0), "{measured}");
+    assert!(measured.contains("50.0 ms a rank, measured: respawn on 2 to 4 ranks"), "{measured}");
+    assert!(told(&[]).1.contains("10.0 ms a doubling, assumed"));
+    assert!(told(&["--per-doubling", "1ms"]).1.contains("1.0 ms a doubling, as given"));
+    assert_eq!(told(&["--per-rank", file, "--per-doubling", "1ms"]).0, Some(2));
+    std::fs::write(file, "{}").unwrap();
+    let (code, refused) = told(&["--per-rank", file]);
+    assert!(code == Some(2) && refused.contains("no slope of respawning"), "{refused}");
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixture::{Answer, Story, write_run};
-use kintsugi::lab::experiment::plan::{Changes, Experiment};
+use kintsugi::lab::experiment::file::{Changes, Experiment};
 use kintsugi::lab::experiment::results::Index;
 use kintsugi::lab::experiment::runner::{Made, Runner, signals};
 use kintsugi::lab::report::compare::Bits;
@@ -393,7 +393,6 @@ fn stand_in(folder: &Path, prepared: &Path) -> PathBuf {
     let text = format!(
         "#!/bin/sh\nfor last do\n\
          case $previous in --run-dir) dir=$last;; esac\nprevious=$last\ndone\n\
-         case \"$*\" in *--dry-run*) exit 0;; esac\n\
          echo \"$*\" >> {folder}/asked\n\
          rm -rf \"$dir\"; cp -r {prepared}/$(basename \"$dir\") \"$dir\"\n",
         folder = folder.display(),
@@ -437,11 +436,10 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
         let experiment = experiment.with(changes).unwrap();
         let (config, seconds) = (experiment.config.clone(), experiment.seconds);
         let runner = Runner { program: program.clone(), out: out.clone(), seconds, config };
-        let mut index = Index::new(&experiment, &text, "kintsugi experiment".into());
-        let mut signals = signals().unwrap();
         let plan = experiment.plan(changes);
+        let mut index = Index::new(&experiment, &text, &plan, "kintsugi experiment".into());
+        let mut signals = signals().unwrap();
         let made = plan.iter().map(|run| {
-            assert_eq!(runner.refuses(run).unwrap(), None);
             let made = runner.make(run, &mut signals).unwrap();
             index.add(run, None);
             made
@@ -481,16 +479,29 @@ fn an_experiment_that_makes_no_sense_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.toml");
     std::fs::write(&file, EXPERIMENT.replace("rank = 2", "rank = 7")).unwrap();
+    std::fs::write(folder.path().join("base.toml"), "").unwrap();
     let out = folder.path().join("out");
     let arguments = ["experiment", file.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let output = kintsugi(&arguments);
     assert_eq!(output.status.code(), Some(2));
     assert!(printed(&output).contains("failures.rank = 7"), "{}", printed(&output));
     assert!(!out.exists());
-    // A key that no configuration has is refused by the front door of every run.
-    std::fs::write(&file, EXPERIMENT.replace("recovery.ladder", "recovery.lader")).unwrap();
-    std::fs::write(folder.path().join("base.toml"), "").unwrap();
-    let output = kintsugi(&arguments);
-    assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
-    assert!(printed(&output).contains("recovery.lader"), "{}", printed(&output));
+    // A key that no configuration has, and a folder that is not there, are refused as by `launch`.
+    let changed = |from: &str, to: &str| {
+        std::fs::write(&file, EXPERIMENT.replace(from, to)).unwrap();
+        ["", "--check"].map(|check| {
+            let check = Some(check).filter(|check| !check.is_empty());
+            let output = kintsugi(&arguments.into_iter().chain(check).collect::<Vec<_>>());
+            assert!(!out.exists(), "{}", printed(&output));
+            (output.status.code(), printed(&output))
+        })
+    };
+    for (code, told) in changed("recovery.ladder", "recovery.lader") {
+        assert!(code == Some(2) && told.contains("arm checkpoint/restart: "), "{told}");
+        assert!(told.contains("recovery.lader"), "{told}");
+    }
+    let sets = "set.data = { train = \"/nowhere/a\", validation = \"/nowhere/b\" }";
+    for (code, told) in changed("failures = []", sets) {
+        assert!(code == Some(3) && told.contains("arm calm: data.train = /nowhere/a"), "{told}");
+    }
 }

@@ -7,7 +7,7 @@ use super::super::arguments::{fail, print_json};
 use crate::config::Shown;
 use crate::config::units::Every;
 use crate::lab::crowd::within;
-use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS};
+use crate::lab::fleet::costs::{self, Costs, Growth, MEASURED_RANKS, PerRank, per_rank};
 use crate::lab::fleet::{Fleet, NODES_MAX, NodeLoss, forecasts, page, seconds};
 use crate::lab::report::command_line;
 use crate::observe::console::print_line;
@@ -78,8 +78,12 @@ struct Repairs {
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     restart: Option<f64>,
     /// What a live repair takes more whenever the ranks double
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, conflicts_with = "per_rank")]
     per_doubling: Option<f64>,
+    /// What a live repair takes more with every rank: a time, or results.json of
+    /// configs/experiment/ranks.toml, whose slope is taken
+    #[arg(long, value_name = "TIME|FILE", value_parser = per_rank)]
+    per_rank: Option<PerRank>,
     /// What a start takes more whenever the ranks double
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     start_per_doubling: Option<f64>,
@@ -118,11 +122,15 @@ fn costs(args: &Args) -> Result<Costs, String> {
         (repairs.spare, &mut costs.spare),
         (repairs.resident_restart, &mut costs.resident_restart),
         (repairs.restart, &mut costs.restart),
-        (repairs.per_doubling, &mut costs.per_doubling),
         (repairs.start_per_doubling, &mut costs.start_per_doubling),
     ] {
         *cost = given.unwrap_or(*cost);
     }
+    costs.growth = match (&repairs.per_rank, repairs.per_doubling) {
+        (Some(per_rank), _) => Growth::PerRank(per_rank.seconds),
+        (None, Some(seconds)) => Growth::PerDoubling(seconds),
+        (None, None) => costs.growth,
+    };
     Ok(costs)
 }
 
@@ -174,6 +182,15 @@ fn assumptions(fleet: &Fleet, args: &Args) -> Vec<String> {
         false => "never".into(),
     };
     let costs = &fleet.costs;
+    let from = match (&args.repairs.per_rank, args.repairs.per_doubling) {
+        (Some(per_rank), _) => per_rank.from.as_str(),
+        (None, Some(_)) => "as given",
+        (None, None) => "assumed",
+    };
+    let growth = match costs.growth {
+        Growth::PerRank(seconds) => format!("{} a rank, {from}", duration(seconds)),
+        Growth::PerDoubling(seconds) => format!("{} a doubling, {from}", duration(seconds)),
+    };
     vec![
         format!(
             "one rank fails {}, one node {} (noticed after {}, back after {}); {} ranks a node",
@@ -185,14 +202,13 @@ fn assumptions(fleet: &Fleet, args: &Args) -> Vec<String> {
         ),
         format!(
             "{MEASURED_RANKS} ranks: restart {}, resident restart {} (+ {} a doubling), respawn \
-             {}, shrink {}, spare {} (+ {} a doubling)",
+             {}, shrink {}, spare {} (+ {growth})",
             duration(costs.restart),
             duration(costs.resident_restart),
             duration(costs.start_per_doubling),
             duration(costs.respawn),
             duration(costs.shrink),
-            duration(costs.spare),
-            duration(costs.per_doubling)
+            duration(costs.spare)
         ),
         format!(
             "a step {}, a checkpoint {}, a run {}; {} spares; {} runs a line, seed {}; the loss \

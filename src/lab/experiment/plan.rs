@@ -1,105 +1,10 @@
-//! The experiment file and what it means: which runs, with which command lines. Pure.
+//! What an experiment means: which runs, with which command lines. Pure.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use crate::config::{Bytes, Shown};
+use super::file::{Arm, Changes, Experiment, Failure, slug};
+use crate::config::Bytes;
 use crate::lab::keys::keys;
-
-/// A year.
-const SECONDS_MAX: f64 = 3.2e7;
-
-/// The file.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Experiment {
-    /// The report's heading.
-    pub title: String,
-    /// Why these arms are compared, in a sentence or two.
-    #[serde(default)]
-    pub description: String,
-    /// The configuration that all arms start from; relative to the experiment file.
-    pub config: PathBuf,
-    /// MPI ranks.
-    pub ranks: u32,
-    /// T: the wall time that every run has.
-    pub seconds: f64,
-    /// One run of every arm for each.
-    pub seeds: Vec<u64>,
-    /// When things happen, in parts of T.
-    pub schedule: Schedule,
-    /// Configuration keys of all arms.
-    #[serde(default)]
-    pub set: toml::Table,
-    /// What is compared.
-    #[serde(rename = "arm")]
-    pub arms: Vec<Arm>,
-}
-
-/// When things happen, in parts of T.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Schedule {
-    /// Checkpoints in T.
-    pub checkpoints: f64,
-    /// Evaluations in T.
-    pub evaluations: f64,
-    /// What breaks in the arms that do not say otherwise.
-    #[serde(default)]
-    pub failures: Vec<Failure>,
-}
-
-/// A planned failure.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Failure {
-    /// When, as a part of T (0..1).
-    pub at: f64,
-    /// Whom it strikes.
-    #[serde(default)]
-    pub rank: u32,
-    /// How (`faults.plan.kind`).
-    #[serde(default = "kill")]
-    pub kind: String,
-}
-
-fn kill() -> String {
-    "kill".to_string()
-}
-
-/// One way to do it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Arm {
-    /// Its name in the report: `detect/respawn`.
-    pub name: String,
-    /// What breaks here; unset = as the schedule says.
-    #[serde(default)]
-    pub failures: Option<Vec<Failure>>,
-    /// Room that the kernel's page cache has, beside what the run's processes hold; unset = as it
-    /// comes. Needs a memory control group.
-    #[serde(default)]
-    pub page_cache: Option<Bytes>,
-    /// Configuration keys of this arm.
-    #[serde(default)]
-    pub set: toml::Table,
-}
-
-/// What the command line changes.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
-pub struct Changes {
-    /// Changes a configuration key in every run.
-    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Runs every arm with seeds 1..=N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub seeds: Option<u64>,
-    /// Wall time of every run; failures, checkpoints and evaluations scale with it.
-    #[arg(long, value_name = "T")]
-    pub seconds: Option<f64>,
-}
 
 /// One run to make.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,96 +22,34 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Its `key=value` pairs.
+    /// Its `key=value` pairs, ranks among them.
     pub fn overrides(&self) -> Vec<String> {
-        let pairs = self.arguments.windows(2).filter(|pair| pair[0] == "-s");
-        pairs.map(|pair| pair[1].clone()).collect()
+        let pairs = self.arguments.windows(2).filter_map(|pair| match pair[0].as_str() {
+            "-s" => Some(pair[1].clone()),
+            "-n" => Some(format!("run.ranks={}", pair[1])),
+            _ => None,
+        });
+        pairs.collect()
+    }
+
+    /// Which it is, in words.
+    pub fn name(&self) -> String {
+        format!("{}, seed {}", self.arm, self.seed)
     }
 }
 
 impl Experiment {
-    /// Reads a file. Returns its text too, for the report.
-    ///
-    /// # Errors
-    /// What is wrong with it, for a person.
-    pub fn load(path: &Path) -> Result<(Self, String), String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.shown());
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        let mut experiment: Self = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        let beside = path.parent().unwrap_or(Path::new(""));
-        experiment.config = beside.join(&experiment.config);
-        Ok((experiment, text))
-    }
-
-    /// The experiment with what the command line changes.
-    ///
-    /// # Errors
-    /// The key whose value makes no sense, and what to write instead.
-    pub fn with(mut self, changes: &Changes) -> Result<Self, String> {
-        if let Some(seconds) = changes.seconds {
-            self.seconds = seconds;
-        }
-        if let Some(count) = changes.seeds {
-            self.seeds = (1..=count).collect();
-        }
-        self.check()?;
-        Ok(self)
-    }
-
-    fn check(&self) -> Result<(), String> {
-        let refuse = |key: &str, value: String, wanted: &str| {
-            Err(format!("{key} = {value} in the experiment: {wanted}"))
-        };
-        if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
-            let wanted = "give every run some seconds, a year at most";
-            return refuse("seconds", self.seconds.to_string(), wanted);
-        }
-        if self.ranks == 0 {
-            return refuse("ranks", "0".into(), "start at least one rank");
-        }
-        if self.seeds.is_empty() {
-            return refuse("seeds", "[]".into(), "name at least one seed, such as [1]");
-        }
-        for (key, parts) in
-            [("checkpoints", self.schedule.checkpoints), ("evaluations", self.schedule.evaluations)]
-        {
-            if !(parts.is_finite() && parts >= 1.0) {
-                return refuse(key, parts.to_string(), "how many in the whole time: 1 or more");
-            }
-        }
-        let of_arms = self.arms.iter().filter_map(|arm| arm.failures.as_ref()).flatten();
-        for failure in self.schedule.failures.iter().chain(of_arms) {
-            if !(0.0..1.0).contains(&failure.at) {
-                return refuse("failures.at", failure.at.to_string(), "a part of the time, 0 to 1");
-            }
-            if failure.rank >= self.ranks {
-                return refuse("failures.rank", failure.rank.to_string(), "a rank below `ranks`");
-            }
-        }
-        let folders: Vec<String> = self.arms.iter().map(|arm| slug(&arm.name)).collect();
-        if folders.is_empty() {
-            return refuse("arm", "[]".into(), "add [[arm]] with a name");
-        }
-        for (index, folder) in folders.iter().enumerate() {
-            if folder.is_empty() || folders[..index].contains(folder) {
-                let name = self.arms[index].name.clone();
-                return refuse("arm.name", name, "a name unlike the other arms' names");
-            }
-        }
-        Ok(())
-    }
-
     /// The runs in the order they are made: all arms of the first seed, then of the second, so
     /// that an experiment that is cut short can be compared.
     pub fn plan(&self, changes: &Changes) -> Vec<PlannedRun> {
         let pairs =
-            self.seeds.iter().flat_map(|seed| self.arms.iter().map(move |arm| (arm, *seed)));
+            self.seeds().iter().flat_map(|seed| self.arms.iter().map(move |arm| (arm, *seed)));
         pairs
             .map(|(arm, seed)| PlannedRun {
                 arm: arm.name.clone(),
                 seed,
                 folder: format!("{}-{seed}", slug(&arm.name)),
-                arguments: self.arguments(arm, seed, &changes.set),
+                arguments: self.arguments(arm, seed, changes),
                 page_cache: arm.page_cache,
             })
             .collect()
@@ -216,56 +59,66 @@ impl Experiment {
     /// that the first arm pays for neither.
     pub fn warm_up(&self, changes: &Changes) -> PlannedRun {
         let name = "warm-up".to_string();
-        let arm = Arm {
-            name: name.clone(),
-            failures: Some(Vec::new()),
-            page_cache: None,
-            set: toml::Table::new(),
-        };
+        let arm = Arm { name: name.clone(), failures: Some(Vec::new()), ..Arm::default() };
         let last = ["train.steps=1", "train.max_seconds=3600.0", "evaluation.every=\"never\""];
-        let typed: Vec<String> =
-            changes.set.iter().cloned().chain(last.map(String::from)).collect();
-        let arguments = self.arguments(&arm, self.seeds[0], &typed);
-        let folder = format!(".{name}");
-        PlannedRun { arm: name, seed: self.seeds[0], folder, arguments, page_cache: None }
+        let set = changes.set.iter().cloned().chain(last.map(String::from)).collect();
+        let (seed, changes) = (self.seeds()[0], Changes { set, ..changes.clone() });
+        let arguments = self.arguments(&arm, seed, &changes);
+        PlannedRun {
+            arm: name.clone(),
+            seed,
+            folder: format!(".{name}"),
+            arguments,
+            page_cache: None,
+        }
     }
 
-    fn arguments(&self, arm: &Arm, seed: u64, typed: &[String]) -> Vec<String> {
-        let failures = arm.failures.as_ref().unwrap_or(&self.schedule.failures);
-        let planned: [(&str, toml::Value); 6] = [
-            ("run.name", slug(&arm.name).into()),
-            ("run.seed", toml::Value::Integer(seed as i64)),
-            ("train.max_seconds", self.seconds.into()),
-            ("checkpoint.every", part_of(self.seconds, self.schedule.checkpoints).into()),
-            ("evaluation.every", part_of(self.seconds, self.schedule.evaluations).into()),
-            ("faults.plan", self.faults(failures)),
-        ];
+    fn arguments(&self, arm: &Arm, seed: u64, changes: &Changes) -> Vec<String> {
+        let planned = self.planned(arm, seed).into_iter();
         let planned = planned.map(|(key, value)| (key.to_owned(), value.to_string()));
         let written = keys(&self.set).into_iter().chain(keys(&arm.set));
         let written = written.map(|(key, value)| (key, value.to_string()));
-        // `launch` says what is wrong with one that is no pair.
-        let typed = typed.iter().map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        let typed = typed.map(|(key, value)| (key.trim().to_owned(), value.to_owned()));
-        let mut arguments = vec!["-n".to_string(), self.ranks.to_string()];
+        let mut arguments = vec!["-n".to_string(), self.ranks(arm).to_string()];
         arguments.push(self.config.to_string_lossy().into_owned());
-        for (key, value) in last_of_each(planned.into_iter().chain(written).chain(typed)) {
+        for (key, value) in last_of_each(planned.chain(written).chain(changes.pairs())) {
             let pair = if value.is_empty() { key } else { format!("{key}={value}") };
             arguments.extend(["-s".to_string(), pair]);
         }
         arguments
     }
 
-    fn faults(&self, failures: &[Failure]) -> toml::Value {
-        let planned = failures.iter().map(|failure| {
-            toml::Value::from(BTreeMap::from([
-                ("kind", toml::Value::from(failure.kind.as_str())),
-                ("who", "rank".into()),
-                ("rank", i64::from(failure.rank).into()),
-                ("seconds", (failure.at * self.seconds).into()),
-            ]))
-        });
-        toml::Value::Array(planned.collect())
+    /// The keys that follow from the experiment's own.
+    fn planned(&self, arm: &Arm, seed: u64) -> Vec<(&'static str, toml::Value)> {
+        let mut planned = vec![
+            ("run.name", slug(&arm.name).into()),
+            ("run.seed", toml::Value::Integer(seed as i64)),
+        ];
+        let seconds = self.seconds.unwrap_or_default();
+        if self.seconds.is_some() {
+            planned.push(("train.max_seconds", seconds.into()));
+        }
+        if let Some(schedule) = &self.schedule {
+            let checkpoints = ("checkpoint.every", schedule.checkpoints);
+            for (key, parts) in [checkpoints, ("evaluation.every", schedule.evaluations)] {
+                planned.extend(parts.map(|parts| (key, part_of(seconds, parts).into())));
+            }
+        }
+        let failures = self.failures(arm);
+        planned.extend(failures.map(|failures| ("faults.plan", faults(failures, seconds))));
+        planned
     }
+}
+
+fn faults(failures: &[Failure], seconds: f64) -> toml::Value {
+    let planned = failures.iter().map(|failure| {
+        toml::Value::from(BTreeMap::from([
+            ("kind", toml::Value::from(failure.kind.as_str())),
+            ("who", "rank".into()),
+            ("rank", i64::from(failure.rank).into()),
+            ("seconds", (failure.at * seconds).into()),
+        ]))
+    });
+    toml::Value::Array(planned.collect())
 }
 
 /// A later value of a key stands in the place of the earlier one.
@@ -285,16 +138,12 @@ fn part_of(seconds: f64, parts: f64) -> String {
     format!("{}ms", (seconds / parts * 1000.0).round().max(1.0))
 }
 
-/// A name as part of a path: `detect/respawn` becomes `detect-respawn`.
-fn slug(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let joined: String = name.chars().map(plain).collect();
-    joined.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::config::Shown;
 
     const FILE: &str = r#"
 title = "t"
@@ -369,13 +218,42 @@ set.recovery.ladder = ["respawn", "restart"]
         assert!(changed("seconds = 720", "seconds = 0").contains("seconds = 0"));
         assert!(changed("[1, 2]", "[]").contains("seeds"));
         assert!(changed("detect/respawn", "Calm").contains("arm.name = Calm"));
+        assert!(changed("[1, 2]", "[2, 2]").contains("2 is there twice"));
+        assert!(changed("seconds = 720\n", "").contains("write `seconds` too"));
+        assert!(changed("set.recovery.ladder", "set.run.seed = 3 #").contains("run.seed"));
+    }
+
+    #[test]
+    fn without_a_time_the_configuration_ends_the_runs() {
+        let text = "title = \"t\"\nconfig = \"quick.toml\"\nseeds = [3]\n[[arm]]\n\
+                    name = \"a\"\nranks = 2\n";
+        let changes = Changes::default();
+        let runs = experiment(text).with(&changes).unwrap().plan(&changes);
+        let only = ["-n", "2", "quick.toml", "-s", "run.name=\"a\"", "-s", "run.seed=3"];
+        assert_eq!(runs[0].arguments, only);
+        assert!(runs[0].overrides().contains(&"run.ranks=2".to_string()));
+    }
+
+    #[test]
+    fn what_the_sweep_has_is_not_typed_too() {
+        let text = "title = \"t\"\nconfig = \"quick.toml\"\nseeds = [3]\n\
+                    sweep = { train.steps = [1, 2] }";
+        let told = |typed: &str| {
+            let changes = Changes { set: vec![typed.into()], ..Changes::default() };
+            experiment(text).with(&changes).unwrap_err()
+        };
+        assert!(told("train.steps=9").contains("the file's sweep has this key"));
+        assert!(told("run.seed=9").contains("--seeds"));
+        let more = Changes { seeds: Some(2), ..Changes::default() };
+        assert_eq!(experiment(text).with(&more).unwrap().plan(&more).len(), 4);
     }
 
     #[test]
     fn the_files_in_configs_are_well_formed() {
-        for name in ["demo", "paper", "bundles", "staging", "page-cache"] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join(format!("configs/experiment/{name}.toml"));
+        let experiments = ["demo", "paper", "bundles", "staging", "page-cache", "ranks"];
+        let experiments = experiments.map(|name| format!("experiment/{name}"));
+        for name in experiments.into_iter().chain(["recipe/sweep".into()]) {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("configs/{name}.toml"));
             let (experiment, _) = Experiment::load(&path).unwrap();
             let experiment = experiment.with(&Changes::default()).unwrap();
             assert!(experiment.config.exists(), "{}", experiment.config.shown());

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Experiment, PlannedRun};
+use super::file::Experiment;
+use super::plan::PlannedRun;
 use crate::config::Shown;
+use crate::lab::report::best::{Best, best};
 use crate::lab::report::read::read_run;
+use crate::lab::report::scaling::{Slope, slopes};
 use crate::lab::report::summary::{RunSummary, summarise};
-use crate::lab::report::{PageRoom, Study, html, tables};
+use crate::lab::report::{PageRoom, Study, html};
 use crate::observe::machine::machine;
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -32,11 +35,18 @@ pub struct Index {
     pub experiment: String,
     /// The machine, in words.
     pub machine: String,
-    /// T.
-    pub seconds: f64,
+    /// T, where time ends the runs.
+    #[serde(default)]
+    pub seconds: Option<f64>,
+    /// All runs, by name.
+    #[serde(default)]
+    pub planned: Vec<String>,
     /// The runs made so far: arm and folder below the experiment's.
     pub runs: Vec<Entry>,
 }
+
+/// Runs that are named which a report lacks.
+const NAMED_MAX: usize = 4;
 
 /// One run of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,22 +64,32 @@ pub struct Entry {
 struct Results<'a> {
     #[serde(flatten)]
     index: &'a Index,
+    best: Option<Best>,
+    slopes: Vec<Slope>,
     summaries: &'a [RunSummary],
 }
 
 impl Index {
     /// Nothing made yet.
-    pub fn new(experiment: &Experiment, text: &str, command: String) -> Self {
+    pub fn new(experiment: &Experiment, text: &str, plan: &[PlannedRun], command: String) -> Self {
+        let mut description = experiment.description.trim().to_owned();
+        if let Some(seconds) = experiment.seconds {
+            description.push_str(&format!(" T = {seconds} s."));
+        }
+        let ranks = experiment.arms.first().map(|arm| experiment.ranks(arm));
+        let alike = |ranks: &u32| experiment.arms.iter().all(|arm| experiment.ranks(arm) == *ranks);
+        if let Some(ranks) = ranks.filter(alike) {
+            let ranks = if ranks == 1 { "One rank".into() } else { format!("{ranks} ranks") };
+            description.push_str(&format!(" {ranks}."));
+        }
         Self {
             title: experiment.title.clone(),
-            description: format!(
-                "{} T = {} s, {} ranks.",
-                experiment.description, experiment.seconds, experiment.ranks
-            ),
+            description: description.trim().to_owned(),
             command,
             experiment: text.to_string(),
             machine: machine(),
             seconds: experiment.seconds,
+            planned: plan.iter().map(PlannedRun::name).collect(),
             runs: Vec::new(),
         }
     }
@@ -78,6 +98,23 @@ impl Index {
     pub fn add(&mut self, run: &PlannedRun, room: Option<PageRoom>) {
         let folder = PathBuf::from(&run.folder);
         self.runs.push(Entry { arm: run.arm.clone(), seed: run.seed, folder, room });
+    }
+
+    /// Runs that are planned and not there, in words.
+    pub fn missing(&self) -> Option<String> {
+        let made = |name: &&String| {
+            self.runs.iter().any(|run| format!("{}, seed {}", run.arm, run.seed) == **name)
+        };
+        let missing: Vec<&str> =
+            self.planned.iter().filter(|name| !made(name)).map(String::as_str).collect();
+        let more = match missing.len() {
+            0 => return None,
+            n if n > NAMED_MAX => format!("; and {} more", n - NAMED_MAX),
+            _ => String::new(),
+        };
+        let named = missing[..missing.len().min(NAMED_MAX)].join("; ");
+        let (count, all) = (missing.len(), self.planned.len());
+        Some(format!("Not here, of {all} runs: {count} ({named}{more})."))
     }
 
     /// Reads the index of a finished or unfinished experiment.
@@ -99,10 +136,11 @@ impl Index {
             run.path = entry.folder.to_string_lossy().into_owned();
             runs.push(run);
         }
+        let description = [Some(self.description.clone()), self.missing()];
         // Runs are made seed by seed; the arms keep the order of the first seed.
         Ok(Study {
             title: self.title.clone(),
-            description: self.description.clone(),
+            description: description.into_iter().flatten().collect::<Vec<_>>().join(" "),
             command: self.command.clone(),
             experiment: Some(self.experiment.clone()),
             machine: self.machine.clone(),
@@ -110,22 +148,17 @@ impl Index {
         })
     }
 
-    /// Writes `results.json` and `report.html`. Returns the runs in figures.
-    pub fn write(&self, out: &Path) -> io::Result<Vec<RunSummary>> {
+    /// Writes `results.json` and `report.html`. Returns what they say.
+    pub fn write(&self, out: &Path) -> io::Result<(Study, Vec<RunSummary>)> {
         let study = self.study(out)?;
         let summaries = summarise(&study);
-        let results = Results { index: self, summaries: &summaries };
+        let best = best(&study, &summaries);
+        let slopes = slopes(&study, &summaries);
+        let results = Results { index: self, best, slopes, summaries: &summaries };
         let storage = FileSystem::new(out);
         let text = serde_json::to_vec_pretty(&results)?;
         storage.write_whole(Path::new(RESULTS_FILE), &[&text])?;
         storage.write_whole(Path::new(REPORT_FILE), &[html(&study).as_bytes()])?;
-        Ok(summaries)
-    }
-
-    /// The arms at a glance, for a terminal.
-    pub fn table(&self, out: &Path) -> io::Result<String> {
-        let study = self.study(out)?;
-        let summaries = summarise(&study);
-        Ok(tables::arms_text(&study, &summaries))
+        Ok((study, summaries))
     }
 }

@@ -57,21 +57,13 @@ pub struct Runner {
     pub program: PathBuf,
     /// The experiment's folder.
     pub out: PathBuf,
-    /// T.
-    pub seconds: f64,
+    /// T; unset: the runs' configuration ends them.
+    pub seconds: Option<f64>,
     /// The configuration all runs start from.
     pub config: PathBuf,
 }
 
 impl Runner {
-    /// Asks `launch --dry-run` whether it would take the arguments: what is wrong with an arm is
-    /// said before the first run starts. Returns what it said.
-    pub fn refuses(&self, run: &PlannedRun) -> io::Result<Option<String>> {
-        let output = self.launch(run).arg("--dry-run").stdin(Stdio::null()).output()?;
-        let refused = output.status.code() == Some(2);
-        Ok(refused.then(|| String::from_utf8_lossy(&output.stderr).trim().to_string()))
-    }
-
     /// Where a run lies.
     pub fn folder(&self, run: &PlannedRun) -> PathBuf {
         self.out.join(&run.folder)
@@ -101,9 +93,11 @@ impl Runner {
         made_from.as_ref() == Some(recipe) && completed(&self.folder(run))
     }
 
-    /// Whether a run has to be made.
-    pub fn is_missing(&self, run: &PlannedRun) -> io::Result<bool> {
-        Ok(!self.is_kept(run, &self.recipe(run)?))
+    /// Seconds that a run took which need not be made again.
+    pub fn kept_seconds(&self, run: &PlannedRun) -> io::Result<Option<f64>> {
+        let kept = self.is_kept(run, &self.recipe(run)?);
+        let result = if kept { read_result(&self.folder(run))? } else { None };
+        Ok(result.map(|result| result.seconds))
     }
 
     /// Makes a run that nobody looks at and removes it again.
@@ -181,7 +175,8 @@ impl Runner {
         mut room: Option<&mut Room>,
         signals: &mut Signals,
     ) -> io::Result<(Option<i32>, bool)> {
-        let limit = Duration::from_secs_f64(self.seconds * FACTOR) + ALLOWANCE;
+        let limit = self.seconds.map(|t| Duration::from_secs_f64(t * FACTOR) + ALLOWANCE);
+        let is_over = |time: Duration, grace| limit.is_some_and(|limit| time > limit + grace);
         let begun = Instant::now();
         let (mut interrupted, mut asked) = (false, false);
         loop {
@@ -194,11 +189,11 @@ impl Runner {
                     if signal == SIGTERM { Signal::Terminate } else { Signal::Interrupt };
                 let _ = os::kill(child.id(), passed_on);
             }
-            if begun.elapsed() > limit && !asked {
+            if is_over(begun.elapsed(), Duration::ZERO) && !asked {
                 asked = true;
                 let _ = os::kill(child.id(), Signal::Terminate);
             }
-            if begun.elapsed() > limit + GRACE {
+            if is_over(begun.elapsed(), GRACE) {
                 child.kill()?;
             }
             match &mut room {

@@ -3,8 +3,11 @@
 
 use std::path::Path;
 
-use crate::config::Shown;
+use serde::Deserialize;
+
+use crate::config::{ExchangeKind, Shown, Span};
 use crate::lab::bench::Report;
+use crate::lab::report::scaling::Slope;
 
 /// Ranks of the fleet on which the default figures were measured.
 pub const MEASURED_RANKS: u64 = 4;
@@ -24,10 +27,19 @@ pub struct Costs {
     pub restart: f64,
     /// What the loop loses by one checkpoint, where that was measured.
     pub checkpoint: Option<f64>,
-    /// A live repair costs this much more each time the number of ranks doubles.
-    pub per_doubling: f64,
+    /// What a live repair costs more on more ranks.
+    pub growth: Growth,
     /// A start of everything costs this much more each time the number of ranks doubles.
     pub start_per_doubling: f64,
+}
+
+/// How a live repair grows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Growth {
+    /// By so many seconds each time the number of ranks doubles.
+    PerDoubling(f64),
+    /// By so many with every rank.
+    PerRank(f64),
 }
 
 impl Default for Costs {
@@ -42,7 +54,7 @@ impl Default for Costs {
             resident_restart: 0.81,
             restart: 1.35,
             checkpoint: None,
-            per_doubling: 0.010,
+            growth: Growth::PerDoubling(0.010),
             start_per_doubling: 1.0,
         }
     }
@@ -52,7 +64,11 @@ impl Costs {
     /// As they are on so many ranks.
     pub fn grown(&self, ranks: u64) -> Self {
         let doublings = (ranks as f64 / MEASURED_RANKS as f64).log2().max(0.0);
-        let (live, start) = (self.per_doubling * doublings, self.start_per_doubling * doublings);
+        let live = match self.growth {
+            Growth::PerDoubling(seconds) => seconds * doublings,
+            Growth::PerRank(seconds) => seconds * ranks.saturating_sub(MEASURED_RANKS) as f64,
+        };
+        let start = self.start_per_doubling * doublings;
         Self {
             respawn: self.respawn + live,
             shrink: self.shrink + live,
@@ -108,6 +124,54 @@ pub fn read_report(path: &Path) -> Result<Report, String> {
     serde_json::from_str(line).map_err(|error| no_costs(path, &error.to_string()))
 }
 
+/// How a live repair grows with ranks, and where that is from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerRank {
+    /// Seconds more with every rank.
+    pub seconds: f64,
+    /// In words.
+    pub from: String,
+}
+
+/// Reads a time, or the slope of respawning that an experiment's `results.json` holds: of the
+/// synchronous exchange, where there are several.
+///
+/// # Errors
+/// It is neither.
+pub fn per_rank(text: &str) -> Result<PerRank, String> {
+    if let Ok(span) = text.parse::<Span>() {
+        return Ok(PerRank { seconds: span.0.as_secs_f64(), from: "as given".into() });
+    }
+    let wrong = |reason: &dyn std::fmt::Display| {
+        format!(
+            "{text}: {reason}; write a time such as \"3ms\", or the results.json that `kintsugi \
+             experiment configs/experiment/ranks.toml` leaves"
+        )
+    };
+    let json = std::fs::read_to_string(text).map_err(|error| wrong(&error))?;
+    let json: Measured = serde_json::from_str(&json).map_err(|error| wrong(&error))?;
+    let respawns = || json.slopes.iter().filter(|slope| slope.rung == "respawn");
+    let synchronous = respawns().find(|slope| slope.exchange == ExchangeKind::Synchronous);
+    let slope = synchronous.or_else(|| respawns().next());
+    let slope = slope.ok_or_else(|| wrong(&"it has no slope of respawning"))?;
+    let (fewest, most) = slope.ranks();
+    let mut from = format!(
+        "measured: {} on {fewest} to {most} ranks, {} recoveries",
+        slope.name,
+        slope.points.len()
+    );
+    if slope.line.slope < 0.0 {
+        from.push_str("; they got shorter, taken as no growth");
+    }
+    Ok(PerRank { seconds: slope.line.slope.max(0.0), from })
+}
+
+#[derive(Deserialize)]
+struct Measured {
+    #[serde(default)]
+    slopes: Vec<Slope>,
+}
+
 /// What to do about a file that `--costs` cannot use.
 pub fn no_costs(path: &Path, reason: &str) -> String {
     format!(
@@ -146,6 +210,36 @@ mod tests {
         let expected = Costs { spare: 0.2, checkpoint: Some(1.5), ..Costs::default() };
         assert_eq!(costs, Ok(expected));
         assert_eq!(Costs::default().with(&checkpoints).unwrap().spare, Costs::default().spare);
+    }
+
+    #[test]
+    fn a_measured_slope_takes_the_place_of_what_is_assumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("results.json");
+        let told = |slopes: &str| {
+            std::fs::write(&file, format!("{{\"slopes\": [{slopes}], \"runs\": []}}")).unwrap();
+            per_rank(file.to_str().unwrap())
+        };
+        let slope = |rung: &str, exchange: &str, slope: f64| {
+            format!(
+                "{{\"name\": \"{rung}\", \"rung\": \"{rung}\", \"exchange\": \"{exchange}\", \
+                 \"points\": [[2, 0.1], [4, 0.2]], \
+                 \"line\": {{\"slope\": {slope}, \"intercept\": 0.0, \"half_width\": null}}}}"
+            )
+        };
+        let restart = slope("restart", "synchronous", 9.0);
+        let [other, ours] = ["asynchronous", "synchronous"].map(|kind| slope("respawn", kind, 0.5));
+        let measured =
+            told(&format!("{restart}, {other}, {}", ours.replace("0.5", "0.03"))).unwrap();
+        assert_eq!(measured.seconds, 0.03);
+        assert_eq!(measured.from, "measured: respawn on 2 to 4 ranks, 2 recoveries");
+        assert!(told(&restart).unwrap_err().contains("no slope of respawning"));
+        let shorter = told(&slope("respawn", "synchronous", -1.0)).unwrap();
+        assert!(shorter.seconds == 0.0 && shorter.from.ends_with("taken as no growth"));
+        assert_eq!(per_rank("3ms").unwrap().seconds, 0.003);
+        assert!(per_rank("nowhere.json").unwrap_err().contains("ranks.toml"));
+        let grown = Costs { growth: Growth::PerRank(0.03), ..Costs::default() }.grown(104);
+        assert!((grown.respawn - Costs::default().respawn - 3.0).abs() < 1e-9);
     }
 
     #[test]

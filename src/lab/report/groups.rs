@@ -145,7 +145,7 @@ fn label(at: usize, groups: &[Group], names: &[String], runs: &[Run]) -> String 
 }
 
 /// A key without its section, where that tells it from the others: legends have little room.
-fn short<'a>(key: &'a str, all: &[&String]) -> &'a str {
+pub fn short<'a>(key: &'a str, all: &[&String]) -> &'a str {
     let name = key.rsplit_once('.').map_or(key, |(_, name)| name);
     let alike = all.iter().filter(|other| other.rsplit('.').next() == Some(name)).count();
     if alike == 1 { name } else { key }

@@ -10,6 +10,7 @@ use crate::observe::result::RunResult;
 
 pub mod axis;
 pub mod bar_chart;
+pub mod best;
 pub mod compare;
 mod curves;
 mod drawing;
@@ -22,6 +23,7 @@ mod one_run;
 mod page;
 mod page_cache;
 pub mod read;
+pub mod scaling;
 pub mod series;
 mod sheet;
 mod staging;

@@ -1,6 +1,7 @@
 //! The report's page: which figures and tables, in which order, and the words around them.
 
 use super::axis::Axis;
+use super::best::best;
 use super::compare::Bits;
 use super::groups::{Difference, Keys, configuration as configuration_of, differences};
 use super::markup::document;
@@ -101,10 +102,12 @@ fn header(study: &Study, runs: &[RunSummary]) -> String {
     if !study.description.is_empty() {
         html.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&study.description)));
     }
+    let best = best(study, runs).map(|best| escape(&best.words()));
     let findings: String = study
         .arms()
         .into_iter()
         .filter_map(|arm| finding(arm, runs))
+        .chain(best)
         .map(|sentence| format!("<li>{sentence}</li>\n"))
         .collect();
     if !findings.is_empty() {

@@ -4,7 +4,7 @@ use super::axis::Axis;
 use super::figures::{self, Figure};
 use super::summary::RunSummary;
 use super::svg::escape;
-use super::{Study, curves, markup, tables};
+use super::{Study, curves, markup, scaling, tables};
 
 /// A page that is being written.
 #[derive(Default)]
@@ -47,6 +47,9 @@ impl Page {
         if !groups.is_empty() {
             self.figure(figures::recovery(runs));
             self.add(&tables::recoveries(&groups));
+            let growth = scaling::slopes(study, runs);
+            self.figure(scaling::figure(&growth));
+            self.add(&scaling::table(&growth));
         }
         if !checkpoints.is_empty() {
             self.figure(figures::checkpoints(&checkpoints));

@@ -45,6 +45,38 @@ pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
     Some(Estimate { mean, half_width, n })
 }
 
+/// A straight line through points, by least squares.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Line {
+    /// What y grows by with x.
+    pub slope: f64,
+    /// y at x = 0.
+    pub intercept: f64,
+    /// Half the width of the slope's 95 % interval (Student's t); `None` of fewer than four points.
+    pub half_width: Option<f64>,
+}
+
+/// The line through points; `None` where they have not two places.
+pub fn line(points: &[DataPoint]) -> Option<Line> {
+    let n = points.len() as f64;
+    let mean = |of: fn(&DataPoint) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    if !(spread > 0.0) {
+        return None;
+    }
+    let together: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let slope = together / spread;
+    let intercept = y - slope * x;
+    let half_width = (points.len() >= INTERVAL_FROM).then(|| {
+        let off = |point: &DataPoint| (point.1 - intercept - slope * point.0).powi(2);
+        let squares: f64 = points.iter().map(off).sum();
+        let t = T_95.get(points.len() - 3).copied().unwrap_or(1.96);
+        t * (squares / (n - 2.0) / spread).sqrt()
+    });
+    Some(Line { slope, intercept, half_width })
+}
+
 /// The middle of the samples (mean of the two middle ones); NaN of none.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
@@ -156,6 +188,17 @@ mod tests {
         let few = estimate([1.0, 2.0, 6.0]).unwrap();
         assert_eq!((few.mean, few.half_width), (3.0, None), "three are no sample");
         assert_eq!(estimate([f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_line_has_the_least_squares() {
+        let found = line(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]).unwrap();
+        // Slope 4 / 5, residuals' squares 1.8, two degrees of freedom.
+        assert!((found.slope - 0.8).abs() < 1e-12 && (found.intercept - 0.5).abs() < 1e-12);
+        let half = 4.303 * (1.8f64 / 2.0 / 5.0).sqrt();
+        assert!((found.half_width.unwrap() - half).abs() < 1e-9, "{found:?}");
+        assert_eq!(line(&[(2.0, 1.0), (2.0, 3.0)]), None);
+        assert_eq!(line(&[(1.0, 1.0), (2.0, 3.0)]).unwrap().half_width, None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::groups::Difference;
 use super::line_chart::time_unit;
 use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate};
-use super::summary::{EARLY, RunSummary, over_seeds};
+use super::summary::{EARLY, RunSummary, is_calm, over_seeds};
 use super::svg::escape;
 use crate::observe::event::PHASES;
 use crate::observe::progress::{duration, short};
@@ -313,19 +313,27 @@ pub fn differences(study: &Study, differences: &[Difference]) -> String {
 
 /// The arms at a glance, for a terminal.
 pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
-    let head = ["arm", "min. error", "final", "steps", "lost", "back after", "calm run's bits"];
-    let mut table = Table::new(head);
+    let calm = is_calm(runs);
+    let mut table = Table::new(["arm", "runs", "min. error", "final", "steps"]);
+    let more: &[&str] = if calm { &["time"] } else { &["lost", "back after", "calm run's bits"] };
+    table.head.extend(more.iter().map(ToString::to_string));
     for (arm, runs) in by_arm(study, runs) {
-        let episodes = runs.iter().flat_map(|run| &run.recoveries);
-        table.row([
+        let mut row = vec![
             arm.to_string(),
+            runs.len().to_string(),
             percent(over_seeds(&runs, |run| run.min_error)),
             percent(over_seeds(&runs, |run| run.final_error)),
             number(over_seeds(&runs, |run| Some(run.steps as f64)), 0),
-            number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0),
-            time(estimate(episodes.map(|episode| episode.seconds()))),
-            bits(worst_bits(&runs)),
-        ]);
+        ];
+        if calm {
+            row.push(time(over_seeds(&runs, |run| Some(run.seconds))));
+        } else {
+            let episodes = runs.iter().flat_map(|run| &run.recoveries);
+            row.push(number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0));
+            row.push(time(estimate(episodes.map(|episode| episode.seconds()))));
+            row.push(bits(worst_bits(&runs)));
+        }
+        table.row(row);
     }
     table.text()
 }

@@ -10,7 +10,8 @@ use crate::launch::machine::ceilings::{self, Ceilings};
 use crate::launch::machine::network;
 use crate::launch::nodes::allocation::stray;
 use crate::launch::traces::folders;
-use crate::model::{catalogue, layout};
+use crate::model::spec::ModelError;
+use crate::model::{Graph, catalogue, layout};
 use crate::needs::{Load, Needs, needs};
 
 use super::job::Job;
@@ -86,12 +87,20 @@ pub fn needs_of_job(job: &Job) -> Option<Needs> {
 /// With so many ranks here. `None` where the model cannot be described from the configuration
 /// alone; the ranks will say why.
 pub fn needs_of(config: &Config, ranks: u64) -> Option<Needs> {
+    let graph = graph_of(config).ok()?;
+    let load = Load { ranks, samples: u64::MAX, planned: None };
+    Some(needs(config, (&graph, &layout::of(&graph)), load))
+}
+
+/// The model, with as many classes as can be known before the set is opened.
+///
+/// # Errors
+/// There is none of that name, or it cannot be made for such pictures.
+pub fn graph_of(config: &Config) -> Result<Graph, ModelError> {
     let channels = if config.data.format == DataFormat::Mnist { 1 } else { 3 };
     let side = config.data.image_size as usize;
     let (name, image) = (config.model.found_name(), [channels, side, side]);
-    let graph = catalogue::build(&name, image, classes(config), config.model.width).ok()?;
-    let load = Load { ranks, samples: u64::MAX, planned: None };
-    Some(needs(config, (&graph, &layout::of(&graph)), load))
+    catalogue::build(&name, image, classes(config), config.model.width)
 }
 
 /// Good enough for an estimate: the data set itself is opened by the ranks.

@@ -17,6 +17,7 @@ const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "configs/README.md",
+    "configs/experiment/README.md",
     "cluster-scripts/README.md",
     "benches/README.md",
     "tests/README.md",

@@ -1,0 +1,132 @@
+//! The best of several arms in which nothing failed: by the mean of its runs' lowest validation
+//! errors, with the arm that comes next, and whether their seeds tell the two apart. Pure.
+
+use serde::Serialize;
+
+use super::Study;
+use super::statistics::{Estimate, estimate};
+use super::summary::{RunSummary, is_calm};
+
+/// An arm's lowest validation errors, fractions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rated {
+    /// The arm.
+    pub arm: String,
+    /// Over its seeds.
+    pub error: Estimate,
+    /// Of each.
+    pub errors: Vec<f64>,
+}
+
+/// What is best, and what comes next.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Best {
+    /// The arm with the lowest mean.
+    pub best: Rated,
+    /// The second lowest.
+    pub next: Rated,
+    /// Whether the intervals, or without them the single errors, leave no doubt which is lower.
+    pub is_clear: bool,
+}
+
+impl Rated {
+    fn of(arm: &str, runs: &[RunSummary]) -> Option<Self> {
+        let own = runs.iter().filter(|run| run.arm == arm);
+        let errors: Vec<f64> = own.filter_map(|run| run.min_error).collect();
+        let error = estimate(errors.iter().copied())?;
+        Some(Self { arm: arm.to_owned(), error, errors })
+    }
+
+    /// Between which its error lies, as far as its seeds tell.
+    fn range(&self) -> (f64, f64) {
+        match self.error.half_width {
+            Some(half) => (self.error.mean - half, self.error.mean + half),
+            None => {
+                let low = self.errors.iter().copied().fold(f64::INFINITY, f64::min);
+                (low, self.errors.iter().copied().fold(0.0, f64::max))
+            }
+        }
+    }
+
+    fn words(&self) -> String {
+        let percent = |fraction: f64| format!("{:.2}", fraction * 100.0);
+        let mean = percent(self.error.mean);
+        match (self.error.half_width, self.errors.as_slice()) {
+            (Some(half), all) => format!("{mean} ± {} % over {} seeds", percent(half), all.len()),
+            (None, [_]) => format!("{mean} %"),
+            (None, few) => {
+                let each: Vec<String> = few.iter().map(|error| percent(*error)).collect();
+                format!("{mean} % ({})", each.join(", "))
+            }
+        }
+    }
+}
+
+impl Best {
+    /// In a line.
+    pub fn words(&self) -> String {
+        let doubt = match (self.is_clear, self.best.errors.len().min(self.next.errors.len())) {
+            (_, 1) => "; one seed does not tell them apart",
+            (true, _) => "",
+            (false, _) => "; these seeds do not tell them apart",
+        };
+        format!(
+            "Lowest validation error: {}, {}; next: {}, {}{doubt}.",
+            self.best.arm,
+            self.best.words(),
+            self.next.arm,
+            self.next.words()
+        )
+    }
+}
+
+/// The best arm; `None` where runs failed, or no two arms were evaluated with other results.
+pub fn best(study: &Study, runs: &[RunSummary]) -> Option<Best> {
+    if !is_calm(runs) {
+        return None;
+    }
+    let mut rated: Vec<Rated> =
+        study.arms().into_iter().filter_map(|arm| Rated::of(arm, runs)).collect();
+    rated.sort_by(|a, b| a.error.mean.total_cmp(&b.error.mean));
+    // Arms that compute the same differ in something else.
+    if rated.first()?.error.mean == rated.last()?.error.mean {
+        return None;
+    }
+    let mut rated = rated.into_iter();
+    let (best, next) = (rated.next()?, rated.next()?);
+    let is_clear = best.errors.len().min(next.errors.len()) > 1 && best.range().1 < next.range().0;
+    Some(Best { best, next, is_clear })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rated(arm: &str, errors: &[f64]) -> Rated {
+        let error = estimate(errors.iter().copied()).unwrap();
+        Rated { arm: arm.into(), error, errors: errors.to_vec() }
+    }
+
+    fn told(a: &[f64], b: &[f64]) -> String {
+        let (best, next) = (rated("a", a), rated("b", b));
+        let is_clear = best.range().1 < next.range().0;
+        Best { best, next, is_clear }.words()
+    }
+
+    #[test]
+    fn single_values_stand_behind_few_seeds_and_intervals_behind_four() {
+        let few = told(&[0.1, 0.12], &[0.2, 0.22]);
+        assert_eq!(
+            few,
+            "Lowest validation error: a, 11.00 % (10.00, 12.00); next: b, 21.00 % (20.00, 22.00)."
+        );
+        let four = told(&[0.1, 0.12, 0.1, 0.12], &[0.2; 4]);
+        assert!(four.contains("a, 11.00 ± 1.84 % over 4 seeds; next: b, 20.00 ± 0.00"), "{four}");
+    }
+
+    #[test]
+    fn what_overlaps_is_not_told_apart() {
+        assert!(told(&[0.1, 0.12], &[0.11, 0.2]).ends_with("do not tell them apart."));
+        assert!(told(&[0.1], &[0.2]).ends_with("one seed does not tell them apart."));
+    }
+}
