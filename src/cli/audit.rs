@@ -11,9 +11,10 @@ use crate::data::sampler::Order;
 use crate::lab::report::read::read_result;
 use crate::observe::console;
 use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::{self, AuditReport, RoundsReport};
+use crate::observe::ledger::{self, AuditReport, RoundsReport, Whole};
 use crate::observe::log::{EVENTS_FILE, read_events};
-use crate::observe::result::RunResult;
+use crate::observe::result::{RunResult, Status};
+use crate::train::plan::steps_total;
 
 /// Proves from the ledger that every sample was committed exactly once.
 #[derive(Debug, clap::Args)]
@@ -41,7 +42,8 @@ struct Findings {
     finished: bool,
 }
 
-/// Audits. Exit 0: exactly once (an asynchronous run: counted); 1: not, or nothing to audit.
+/// Audits. Exit 0: exactly once (an asynchronous run that was ended by time: counted); 1: not, or
+/// nothing to audit.
 pub fn run(args: &Args) -> ExitCode {
     let findings = match audit(&args.run) {
         Ok(findings) => findings,
@@ -76,6 +78,8 @@ fn audit(folder: &Path) -> io::Result<Findings> {
         .ok_or_else(|| invalid(&events_path, "the run has not started: no run_start in it"))?;
     let entries = ledger::read(&folder.join(ledger::LEDGER_FILE))?;
     let result = read_result(folder)?;
+    config.train.owners = Some(owners);
+    let order = Order::of(&config, samples).map_err(|error| invalid(&config_path, error))?;
     let mut findings = Findings {
         run: folder.shown(),
         passed: true,
@@ -86,20 +90,28 @@ fn audit(folder: &Path) -> io::Result<Findings> {
     };
     match config.train.exchange {
         ExchangeKind::Synchronous => {
-            config.train.owners = Some(owners);
-            let order =
-                Order::of(&config, samples).map_err(|error| invalid(&config_path, error))?;
             let report = ledger::audit(&entries, &mut |step| order.expected(step), samples);
             findings.take_in(&report, result.as_ref());
             findings.synchronous = Some(report);
         }
         ExchangeKind::Asynchronous => {
-            let report = ledger::audit_rounds(&entries, samples);
+            let whole = result.as_ref().and_then(|result| whole_of(&config, &order, result));
+            let report = ledger::audit_rounds(&entries, samples, whole);
             findings.take_in(&report.ledger, result.as_ref());
             findings.asynchronous = Some(report);
         }
     }
     Ok(findings)
+}
+
+/// What an asynchronous run has summed that came to the end of its epochs or steps.
+fn whole_of(config: &Config, order: &Order, result: &RunResult) -> Option<Whole> {
+    let steps = steps_total(config, order)?;
+    let ended = result.status == Status::Completed && result.samples >= order.cursor(steps);
+    ended.then(|| {
+        let (count, mix) = order.expected_of(steps);
+        Whole { count, mix }
+    })
 }
 
 impl Findings {
@@ -180,9 +192,12 @@ fn verdict(findings: &Findings, report: &AuditReport) -> String {
     let only_unproved = report.only_unproved() && findings.contradictions.is_empty();
     match (findings.passed, &findings.asynchronous) {
         (true, None) => "passed: every sample of every step exactly once".to_string(),
+        (true, Some(rounds)) if rounds.compared => {
+            "passed: every sample of every epoch exactly once; its rounds have no order".to_string()
+        }
         (true, Some(_)) => {
-            "passed: the ledger hangs together; the order of an asynchronous run is \
-                            not fixed"
+            "passed: the ledger hangs together; the run was not ended by its epochs \
+                            or steps, so which samples it summed is not proved"
                 .to_string()
         }
         (false, None) if only_unproved => {

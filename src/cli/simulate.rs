@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use super::arguments::{fail, print_json};
-use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
+use crate::lab::simulate::{self, Exchange, Failed, Rule, Schedules, Shown, Tally};
 use crate::observe::console::print_line;
+use crate::observe::event::name_of;
 
 mod cache;
 mod fleet;
@@ -82,6 +83,7 @@ fn run_cluster(cluster: &Cluster) -> ExitCode {
         seeds: cluster.seeds,
         without: cluster.without.clone(),
         rule: cluster.rule,
+        exchange: Exchange::Drawn,
         threads: cluster.threads.unwrap_or(cores),
     };
     let begun = Instant::now();
@@ -108,8 +110,9 @@ fn print_tally(tally: &Tally, seconds: f64) {
     let ends: Vec<String> =
         tally.ends.iter().map(|(name, number)| format!("{number} {name}")).collect();
     print_line!(
-        "{} schedules in {seconds:.1} s: {} wrong, {} stuck",
+        "{} schedules ({} of them asynchronous) in {seconds:.1} s: {} wrong, {} stuck",
         tally.schedules,
+        tally.asynchronous,
         tally.wrong,
         tally.stuck
     );
@@ -149,8 +152,9 @@ fn describe(failed: &Failed, rule: Rule) -> String {
 fn print_shown(shown: &Shown) {
     let config = &shown.scenario.config;
     print_line!(
-        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, \
+        "{}, {} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, \
          state {}",
+        name_of(&config.train.exchange),
         config.run.ranks,
         config.train.owners.unwrap_or_default(),
         config.run.seed,

@@ -14,7 +14,7 @@ use super::storage::Storage;
 
 mod audit;
 
-pub use audit::{AuditReport, Finding, Problem, RoundsReport, audit, audit_rounds};
+pub use audit::{AuditReport, Finding, Problem, RoundsReport, Whole, audit, audit_rounds};
 
 /// The ledger of a run, below its folder.
 pub const LEDGER_FILE: &str = "ledger.jsonl";

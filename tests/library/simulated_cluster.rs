@@ -4,13 +4,14 @@
 
 use std::process::Command;
 
-use kintsugi::lab::simulate::{Failed, Rule, Schedules, play_all, show};
+use kintsugi::lab::simulate::{Exchange, Failed, Rule, Schedules, play_all, show};
 
 const SCHEDULES: u64 = 2000;
 
 fn schedules(seeds: u64, rule: Rule) -> Schedules {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    Schedules { first_seed: 0, seeds, without: Vec::new(), rule, threads }
+    let (without, exchange) = (Vec::new(), Exchange::Drawn);
+    Schedules { first_seed: 0, seeds, without, rule, exchange, threads }
 }
 
 #[test]
@@ -31,10 +32,11 @@ fn every_schedule_ends_as_promised() {
     assert!(tally.resident_starts > seeds / 8, "worlds went on from memory: {tally:?}");
     assert!(tally.copies > 2 * seeds, "files were copied to nodes: {tally:?}");
     assert!(tally.ends["completed"] > seeds / 2, "{tally:?}");
+    assert!(tally.asynchronous > seeds / 4, "every third is asynchronous: {tally:?}");
 }
 
-/// Each showed a defect, or a checker that asked too much, which the first 2,000 do not: spares
-/// mistaken for each other (2023), a removal of a checkpoint cut short (2089), a repair
+/// All synchronous. Each showed a defect, or a checker that asked too much, which the first 2,000 do
+/// not: spares mistaken for each other (2023), a removal of a checkpoint cut short (2089), a repair
 /// recorded by its reporter and again by its heir (10204, 31717, 50007, 60742, 82699), a rank
 /// that died alone with a zero update (47717, 49859), a damaged checkpoint written again
 /// (63810, 92959), a ledger short at the end of a full disk (82813), a repair recorded twice,
@@ -49,7 +51,8 @@ fn schedules_that_failed_once_end_as_promised() {
     let newer = [12079, 21357, 39075, 48966, 57128, 57341, 65580, 67930, 73339, 73732, 239898];
     let newest = [25424, 33673, 93387];
     for seed in of_old.into_iter().chain(newer).chain(newest) {
-        let one = Schedules { first_seed: seed, ..schedules(1, Rule::Vote) };
+        let exchange = Exchange::Synchronous;
+        let one = Schedules { first_seed: seed, exchange, ..schedules(1, Rule::Vote) };
         let tally = play_all(&one, &|_| {});
         assert_eq!((tally.stuck, tally.wrong), (0, 0), "seed {seed}: {:?}", tally.failed);
     }
@@ -61,6 +64,14 @@ fn applying_on_local_success_is_found_and_minimised() {
     assert!(tally.wrong + tally.stuck > 5, "{tally:?}");
     let shortest = tally.failed.iter().map(|failed| failed.faults.len()).min();
     assert_eq!(shortest, Some(1), "one death is enough: {:?}", tally.failed);
+}
+
+#[test]
+fn applying_rounds_on_local_success_is_found() {
+    let exchange = Exchange::Asynchronous;
+    let tally = play_all(&Schedules { exchange, ..schedules(200, Rule::LocalSuccess) }, &|_| {});
+    assert_eq!(tally.asynchronous, 200);
+    assert!(tally.wrong + tally.stuck > 5, "{tally:?}");
 }
 
 #[test]

@@ -161,6 +161,15 @@ impl Order {
             .fold((0, 0), |(count, sum), id| (count + 1, sum.wrapping_add(mix(epoch, id))))
     }
 
+    /// The same of the first `steps` steps together.
+    pub fn expected_of(&self, steps: u64) -> (u64, u64) {
+        let sum = |(count, mix): (u64, u64), step| {
+            let (more, other) = self.expected(step);
+            (count + more, mix.wrapping_add(other))
+        };
+        (0..steps).fold((0, 0), sum)
+    }
+
     /// The permanent deal of samples to owners.
     fn deal(&self) -> Permutation {
         Permutation::new(self.samples, seed::key(&[self.seed, purpose::DEAL]))

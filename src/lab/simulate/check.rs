@@ -8,10 +8,10 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
-use crate::config::{FaultKind, Rung, StagingMode};
+use crate::config::{FaultKind, Rung};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::{self, Entry};
+use crate::observe::ledger::{self, AuditReport, Entry};
 use crate::observe::log::parse_lines;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
@@ -21,11 +21,13 @@ use crate::train::record::journal::{EVENTS, LEDGER};
 use super::bits;
 pub use super::bits::{Calm, calm};
 use super::change::Change;
-use super::nodes::Copies;
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
 use super::supervise::{BIT_FLIP, Ended, Final, Played, begun_from};
+
+mod copies;
+mod rounds;
 
 /// What is wrong with a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +101,8 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     let events: Vec<Event> = played.lines(EVENTS);
     let entries: Vec<Entry> = played.lines(LEDGER);
     let marks = Marks::of(played, &entries);
-    let as_calm = result.exact && !began_anew_otherwise(scenario, played, &events);
+    let as_calm =
+        result.exact && !scenario.is_free() && !began_anew_otherwise(scenario, played, &events);
     let checks = [
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
@@ -109,7 +112,8 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_starts(scenario, played, &events, marks),
         check_events(&events),
         check_told(scenario, played, &events),
-        check_copies(scenario, played, result),
+        copies::check(scenario, played, result),
+        if scenario.is_free() { rounds::check_computed(played) } else { Ok(()) },
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
@@ -376,60 +380,39 @@ fn check_told(scenario: &Scenario, played: &Played, events: &[Event]) -> Result<
     Ok(())
 }
 
-/// Nothing is copied twice to a node, what a reader may take there is what the set holds, and who
-/// may read copies does not read the shared store.
-fn check_copies(scenario: &Scenario, played: &Played, result: &RunResult) -> Result<(), String> {
-    let mut all = 0;
-    for node in &played.copies {
-        let Copies { node: name, made, damages, wrong } = node;
-        if let Some(file) = wrong.first() {
-            return Err(format!("node {name}: the copy of {file} is none, and taken for one"));
-        }
-        let twice = made.iter().find(|(_, times)| **times > 1 + damages);
-        if let Some((file, times)) = twice {
-            return Err(format!(
-                "node {name}: {file} was copied {times} times; copies were damaged {damages} times"
-            ));
-        }
-        all += made.values().sum::<u64>();
-    }
-    let harmed = |fault: &scenario::Fault| {
-        use scenario::Fault::{Copies, NoRoom, Unread};
-        matches!(fault, Copies { .. } | NoRoom { .. } | Unread { .. })
-    };
-    let staged = scenario.config.staging.mode != StagingMode::None;
-    let (opens, sound) = (result.data.opens, !scenario.faults.iter().any(harmed));
-    // A rank that committed alone told what the others counted, who tell it again with their step.
-    let told_twice = if played.deaths > 0 { all } else { 0 };
-    match staged && sound && scenario.plane.is_some() && opens > all + told_twice {
-        true => Err(format!("{opens} reads of the shared store for {all} copies")),
-        false => Ok(()),
-    }
-}
-
 fn check_completed(
     scenario: &Scenario,
     result: &RunResult,
     entries: &[Entry],
 ) -> Result<(), String> {
-    if result.steps != STEPS {
-        return Err(format!("it completed {} of {STEPS} steps", result.steps));
-    }
-    let config = &scenario.config;
-    let order = Order::of(config, SAMPLES).map_err(|error| error.to_string())?;
-    let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
+    let order = Order::of(&scenario.config, SAMPLES).map_err(|error| error.to_string())?;
+    let report = match scenario.is_free() {
+        true => rounds::audited(&order, entries, result)?,
+        false => audited(&order, entries, (scenario, result))?,
+    };
     if let Some(finding) = report.findings.first() {
         return Err(format!("audit: {finding}"));
-    }
-    if report.steps != STEPS {
-        return Err(format!("audit: the ledger counts {} of {STEPS} steps", report.steps));
     }
     if report.lost_steps != result.lost_steps {
         let (ledger, told) = (report.lost_steps, result.lost_steps);
         return Err(format!("lost steps: the ledger has {ledger}, result.json {told}"));
     }
-    if !result.exact && !computes_otherwise(scenario) {
-        return Err("it is not exact although all compute alike".into());
-    }
     Ok(())
+}
+
+/// The ledger of a run that is synchronous.
+fn audited(
+    order: &Order,
+    entries: &[Entry],
+    (scenario, result): (&Scenario, &RunResult),
+) -> Result<AuditReport, String> {
+    let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
+    if result.steps != STEPS || report.steps != STEPS {
+        let (told, counted) = (result.steps, report.steps);
+        return Err(format!("it completed {told} of {STEPS} steps, the ledger counts {counted}"));
+    }
+    match result.exact || computes_otherwise(scenario) {
+        true => Ok(report),
+        false => Err("it is not exact although all compute alike".into()),
+    }
 }

@@ -50,8 +50,32 @@ pub struct Schedules {
     pub without: Vec<usize>,
     /// The commit rule.
     pub rule: Rule,
+    /// Which exchange their runs have.
+    pub exchange: Exchange,
     /// Threads that play.
     pub threads: usize,
+}
+
+/// Which exchange simulated runs have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Exchange {
+    /// Every third the asynchronous one.
+    #[default]
+    Drawn,
+    /// The synchronous one, all.
+    Synchronous,
+    /// The asynchronous one, all.
+    Asynchronous,
+}
+
+impl Schedules {
+    fn of(&self, seed: u64) -> Scenario {
+        match self.exchange {
+            Exchange::Drawn => Scenario::of(seed),
+            Exchange::Synchronous => Scenario::synchronous(seed),
+            Exchange::Asynchronous => Scenario::asynchronous(seed),
+        }
+    }
 }
 
 /// A schedule that did not end as promised.
@@ -88,6 +112,8 @@ pub struct Tally {
     pub resident_starts: u64,
     /// Files that were copied to nodes.
     pub copies: u64,
+    /// Asynchronous runs.
+    pub asynchronous: u64,
     /// How the runs ended.
     pub ends: BTreeMap<String, u64>,
     /// The first failures, by seed.
@@ -152,7 +178,7 @@ pub fn play_all(schedules: &Schedules, progress: &(dyn Fn(u64) + Sync)) -> Tally
 }
 
 fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally>) {
-    let scenario = Scenario::of(seed).without(&schedules.without);
+    let scenario = schedules.of(seed).without(&schedules.without);
     let played = play(&scenario, schedules.rule, Trace::Digest);
     let failure = judged(&scenario, &played, calms);
     let (recoveries, resident_starts) = told(&played);
@@ -162,6 +188,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     sum.deaths += u64::from(played.deaths);
     sum.recoveries += recoveries;
     sum.resident_starts += resident_starts;
+    sum.asynchronous += u64::from(scenario.is_free());
     sum.copies += played.copies.iter().flat_map(|node| node.made.values()).sum::<u64>();
     *sum.ends.entry(end_name(&played.end)).or_default() += 1;
     let Err(failure) = failure else { return };
@@ -198,7 +225,7 @@ fn judged(scenario: &Scenario, played: &supervise::Played, calms: &Calms) -> Res
 
 /// Leaves out one fault after the other while the schedule still fails.
 fn minimise(schedules: &Schedules, seed: u64, failure: Failure, calms: &Calms) -> Failed {
-    let whole = Scenario::of(seed);
+    let whole = schedules.of(seed);
     let mut without: BTreeSet<usize> = schedules.without.iter().copied().collect();
     let mut minimal = failure.clone();
     for index in 0..whole.faults.len() {

@@ -28,7 +28,7 @@ use super::disk::{Disk, Files};
 use super::nodes::Nodes;
 use super::plane::Layout;
 use super::scenario::{RUN_ID, SAMPLES, Scenario, VALIDATION};
-use super::stand_in::{Instructions, Listing, Sightings, StandIn, graph, samples};
+use super::stand_in::{Committed, Instructions, Listing, Sightings, StandIn, graph, samples};
 
 /// What the ranks of an attempt share.
 pub struct Attempt<'a> {
@@ -208,8 +208,9 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     };
     around.injector.at(Point::InInit, &standing);
     let (listing, instructions) = attempt.meets(&standing);
-    let sightings = Arc::clone(attempt.sightings);
-    let compute = StandIn::new(clock, sightings, (attempt.number, process), instructions);
+    let (sightings, state) = (Arc::clone(attempt.sightings), Committed::default());
+    let whose = (attempt.number, process);
+    let compute = StandIn::new(clock, sightings, whose, instructions, Arc::clone(&state));
     let materials = materials(attempt, (process, listing), (compute, instructions));
     let prepared = prepare_from(&around, materials);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
@@ -217,6 +218,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         false => prepared,
     });
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
+    slots.iter().for_each(|slots| drop(state.set(Arc::clone(slots))));
     let status = enter(&around, Ok(under(attempt.rule, comm)), Preparation::made(prepared));
     let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
     Left { status, step, digest }

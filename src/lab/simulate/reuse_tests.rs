@@ -23,7 +23,7 @@ const REPLACEMENT: usize = RANKS as usize;
 
 /// How often each process computed each owner's micro-batch of the step in which a rank dies.
 fn computed(ladder: &[Rung], point: Point) -> BTreeMap<(usize, u64), u32> {
-    let mut scenario = Scenario::of(0).calm();
+    let mut scenario = Scenario::synchronous(0).calm();
     let config = &mut scenario.config;
     config.run.ranks = RANKS;
     config.train.owners = Some(OWNERS as u32);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::cluster::comm::sim::{Death, When};
 use crate::config::seed::{Stream, purpose};
 use crate::config::{
-    Bytes, CacheSize, Config, Every, FaultKind, Interval, OptimizerKind, PlannedFault, Point, Rung,
-    ScheduleKind, Span, Who,
+    Bytes, CacheSize, Config, Every, ExchangeKind, FaultKind, Interval, Optimizer, OptimizerKind,
+    PlannedFault, Point, Rung, ScheduleKind, Span, Who,
 };
 use crate::data::sampler::Bundling;
 use crate::data::view::mixing::Mixing;
@@ -43,6 +43,8 @@ const PLANE_ONE_IN: u64 = 3;
 
 /// Runs whose set or instructions change under them.
 const CHANGED_ONE_IN: u64 = 5;
+/// Asynchronous runs.
+const ASYNCHRONOUS_ONE_IN: u64 = 3;
 
 /// When a process dies in a change of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +127,8 @@ pub struct Variant {
     pub bundles: String,
     /// The update, as text.
     pub update: String,
+    /// Whether it is asynchronous.
+    pub free: bool,
 }
 
 const LADDERS: [&[Rung]; 8] = [
@@ -172,6 +176,15 @@ fn one_of<T: Copy>(draws: &mut Stream, choices: &[T]) -> T {
 impl Scenario {
     /// The schedule of a seed.
     pub fn of(seed: u64) -> Self {
+        // Drawn apart: a synchronous schedule is what it was before there were others.
+        match Stream::new(&[seed, purpose::SIMULATE, 11]).below(ASYNCHRONOUS_ONE_IN) {
+            0 => Self::asynchronous(seed),
+            _ => Self::synchronous(seed),
+        }
+    }
+
+    /// The schedule of a seed under the synchronous exchange.
+    pub fn synchronous(seed: u64) -> Self {
         let draws = &mut Stream::new(&[seed, purpose::SIMULATE, 1]);
         let mut config = config(draws);
         let number = 1 + draws.below(FAULTS_MAX);
@@ -208,6 +221,29 @@ impl Scenario {
         Self { seed, config, faults, in_file, plane }
     }
 
+    /// The same under the asynchronous exchange, which has an update of its own and nobody who
+    /// looks for flipped bits or what is no number.
+    pub fn asynchronous(seed: u64) -> Self {
+        let mut scenario = Self::synchronous(seed);
+        let draws = &mut Stream::new(&[seed, purpose::SIMULATE, 12]);
+        let Config { train, optimizer, schedule, recovery, .. } = &mut scenario.config;
+        (train.exchange, train.accumulate) = (ExchangeKind::Asynchronous, None);
+        *optimizer = Optimizer { learning_rate: 0.05, ..Optimizer::default() };
+        optimizer.momentum = one_of(draws, &[0.0, 0.5, 0.9]);
+        optimizer.weight_decay = one_of(draws, &[0.0, 0.01]);
+        schedule.kind = ScheduleKind::Constant;
+        recovery.integrity_every = Interval::Off;
+        let corrupts = |kind| matches!(kind, FaultKind::BitFlip | FaultKind::Nan);
+        let kept = |fault: &Fault| !matches!(fault, Fault::Point(point) if corrupts(point.kind));
+        scenario.faults.retain(kept);
+        scenario
+    }
+
+    /// Whether it is asynchronous.
+    pub fn is_free(&self) -> bool {
+        self.config.train.exchange == ExchangeKind::Asynchronous
+    }
+
     /// The same run without these of its faults.
     pub fn without(&self, spared: &[usize]) -> Self {
         let kept = self.faults.iter().enumerate().filter(|(index, _)| !spared.contains(index));
@@ -231,6 +267,7 @@ impl Scenario {
                 self.config.train.label_smoothing,
                 Mixing::of(&self.config)
             ),
+            free: self.is_free(),
         }
     }
 
@@ -423,15 +460,8 @@ fn later_in_a_restore(fault: &mut Fault, draws: &mut Stream) {
 fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, point: Point) -> PlannedFault {
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = Some(1 + draws.below(STEPS));
-    PlannedFault {
-        kind,
-        who: Who::Rank,
-        rank,
-        step,
-        seconds: None,
-        phase: Some(point),
-        pause: None,
-    }
+    let (who, phase) = (Who::Rank, Some(point));
+    PlannedFault { kind, who, rank, step, seconds: None, phase, pause: None }
 }
 
 #[cfg(test)]

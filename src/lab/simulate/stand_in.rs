@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::cluster::resident::Slots;
 use crate::config::seed;
 use crate::data::Image;
 use crate::data::set::DataSet;
@@ -134,6 +135,8 @@ pub struct Seen {
     pub process: usize,
     /// Steps committed before it.
     pub step: u64,
+    /// The step whose samples it has: the same one, where no owner runs ahead of others.
+    pub batch: u64,
     /// Whose.
     pub owner: u64,
     /// Hash of weights and running statistics.
@@ -181,7 +184,11 @@ pub struct StandIn {
     process: usize,
     instructions: Instructions,
     watch: Watch,
+    state: Committed,
 }
+
+/// The state of a simulated process, once it has one.
+pub type Committed = Arc<OnceLock<Arc<RwLock<Slots>>>>;
 
 impl StandIn {
     /// Of one simulated process; what it computes is noted in `sightings`.
@@ -190,6 +197,7 @@ impl StandIn {
         sightings: Sightings,
         (attempt, process): (u32, usize),
         instructions: Instructions,
+        state: Committed,
     ) -> Self {
         let (layout, parameters) = (layout::of(&graph()), Vec::new());
         let (weights, watch) = (0, Box::new(|_| {}));
@@ -203,7 +211,13 @@ impl StandIn {
             process,
             instructions,
             watch,
+            state,
         }
+    }
+
+    fn committed_step(&self) -> u64 {
+        let slots = self.state.get().map(|slots| slots.read());
+        slots.map_or(0, |slots| slots.unwrap_or_else(PoisonError::into_inner).committed().step)
     }
 }
 
@@ -252,7 +266,8 @@ impl Compute for StandIn {
         let Targets { labels, partners, smoothing } = targets;
         self.load(labels.len(), weights)?;
         let (attempt, process, weights) = (self.attempt, self.process, self.weights);
-        let seen = Seen { attempt, process, step: key[1], owner: key[2], weights };
+        let (step, batch, owner) = (self.committed_step(), key[1], key[2]);
+        let seen = Seen { attempt, process, step, batch, owner, weights };
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
         let (least, range) = MILLISECONDS;
         let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);

@@ -26,6 +26,17 @@ pub enum Problem {
     CutOffWriter { attempt: u32, newest: u32 },
     /// No line of it and of those up to `to` could be written.
     Unproved { to: u64 },
+    /// The last of an asynchronous run: all rounds together did not sum what its epochs hold.
+    Epochs { expected: Whole, found: Whole },
+}
+
+/// What a whole run sums to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Whole {
+    /// Samples.
+    pub count: u64,
+    /// Wrapping sum of their mixes.
+    pub mix: u64,
 }
 
 /// A step and what is wrong with it.
@@ -72,6 +83,12 @@ impl fmt::Display for Finding {
                 f,
                 "its line and all up to step {to} could not be written (a full disk), and who had \
                  them is gone: which samples entered these sums is not proved"
+            ),
+            Problem::Epochs { expected, found } => write!(
+                f,
+                "all rounds together summed {} samples ({:016x}); the run's epochs hold {} \
+                 ({:016x}), each once",
+                found.count, found.mix, expected.count, expected.mix
             ),
         }
     }
@@ -245,7 +262,9 @@ fn check_totals(line: &Committed, before: Counted, report: &mut AuditReport) {
 }
 
 /// What an audit of an asynchronous run counted. A round sums whatever the free-running workers
-/// had ready, so there is no order of rounds to compare with: losses and repeats are stated.
+/// had ready, so there is no order of rounds to compare with. But each owner's micro-batches are
+/// committed one after the other: all rounds of a run that came to its end sum what its epochs
+/// hold. Of one that was ended sooner, losses and repeats are stated.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
 pub struct RoundsReport {
     /// Rounds that count (as `steps`), their samples, and whether the ledger hangs together.
@@ -260,13 +279,28 @@ pub struct RoundsReport {
     pub lost: u64,
     /// In a round but not in the running total.
     pub repeated: u64,
+    /// Whether all rounds together were compared with what the run's epochs hold.
+    pub compared: bool,
 }
 
-/// Counts the rounds of an asynchronous run.
-pub fn audit_rounds(entries: &[Entry], samples_per_epoch: u64) -> RoundsReport {
-    let ledger = walk(entries, samples_per_epoch, &mut |_, _| {});
+/// Counts the rounds of an asynchronous run; `whole` is what one that came to its end must have
+/// summed.
+pub fn audit_rounds(
+    entries: &[Entry],
+    samples_per_epoch: u64,
+    whole: Option<Whole>,
+) -> RoundsReport {
+    let mut ledger = walk(entries, samples_per_epoch, &mut |_, _| {});
     let written: u64 = entries.iter().map(count_of).sum();
     let counted = effective(entries);
+    let whole = whole.filter(|_| ledger.unproved == 0);
+    if let Some(expected) = whole {
+        let mix = counted.iter().fold(0u64, |sum, line| sum.wrapping_add(line.mix));
+        let found = Whole { count: ledger.samples, mix };
+        if found != expected {
+            ledger.find(ledger.steps, Problem::Epochs { expected, found });
+        }
+    }
     let total = counted.last().map_or(0, |line| line.cursor);
     RoundsReport {
         passes: if samples_per_epoch == 0 {
@@ -278,6 +312,7 @@ pub fn audit_rounds(entries: &[Entry], samples_per_epoch: u64) -> RoundsReport {
         empty_rounds: counted.iter().filter(|line| line.count == 0).count() as u64,
         lost: total.saturating_sub(ledger.samples),
         repeated: ledger.samples.saturating_sub(total),
+        compared: whole.is_some(),
         ledger,
     }
 }
@@ -418,18 +453,43 @@ mod tests {
     #[test]
     fn rounds_state_losses_and_repeats() {
         let mut entries = clean(30);
-        let report = audit_rounds(&entries, SAMPLES);
-        assert!(report.ledger.passed());
+        let report = audit_rounds(&entries, SAMPLES, None);
+        assert!(report.ledger.passed() && !report.compared);
         assert_eq!((report.lost, report.repeated, report.passes), (0, 0, 3.0));
         let Entry::Step(first) = &mut entries[0] else { unreachable!() };
         first.count -= 3;
-        assert_eq!(audit_rounds(&entries, SAMPLES).lost, 3);
+        assert_eq!(audit_rounds(&entries, SAMPLES, None).lost, 3);
         let Entry::Step(first) = &mut entries[0] else { unreachable!() };
         first.count += 5;
-        assert_eq!(audit_rounds(&entries, SAMPLES).repeated, 2);
+        assert_eq!(audit_rounds(&entries, SAMPLES, None).repeated, 2);
         let mut rolled_back = clean(9);
         rolled_back.push(Entry::Rollback { to: 6, attempt: 2 });
-        assert_eq!(audit_rounds(&rolled_back, SAMPLES).thrown_away, 3 * BATCH);
+        assert_eq!(audit_rounds(&rolled_back, SAMPLES, None).thrown_away, 3 * BATCH);
+    }
+
+    /// Every owner's micro-batch once, whichever round it came in.
+    #[test]
+    fn rounds_of_a_run_that_came_to_its_end_sum_what_its_epochs_hold() {
+        let sum = |(count, mix): (u64, u64), (more, other): (u64, u64)| {
+            (count + more, mix.wrapping_add(other))
+        };
+        let (count, mix) = (0..10).map(order).fold((0, 0), sum);
+        let whole = Some(Whole { count, mix });
+        let mut entries = clean(10);
+        let Entry::Step(third) = &mut entries[2] else { unreachable!() };
+        third.mix = third.mix.wrapping_add(7);
+        let Entry::Step(fifth) = &mut entries[4] else { unreachable!() };
+        fifth.mix = fifth.mix.wrapping_sub(7);
+        let report = audit_rounds(&entries, SAMPLES, whole);
+        assert!(report.compared && report.ledger.passed(), "another order of rounds: {report:?}");
+        let Entry::Step(last) = &mut entries[9] else { unreachable!() };
+        last.mix = last.mix.wrapping_add(1);
+        let report = audit_rounds(&entries, SAMPLES, whole);
+        assert!(!report.ledger.passed(), "one sample twice, another not at all");
+        let told = report.ledger.findings[0].to_string();
+        assert!(told.starts_with("step 10: all rounds together summed 120 samples"), "{told}");
+        let unproved = audit_rounds(&with_gap(3, 4, 10), SAMPLES, whole);
+        assert!(!unproved.compared && unproved.ledger.only_unproved());
     }
 
     proptest! {

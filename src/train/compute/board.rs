@@ -10,7 +10,7 @@ use crate::cluster::faults::Standing;
 
 use crate::train::TrainError;
 use crate::train::compute::committed::Which;
-use crate::train::compute::free_run::{FreeRun, Turn};
+use crate::train::compute::free_run::{FreeRun, Round, Turn};
 use crate::train::compute::totals::Totals;
 
 /// How often whoever waits looks again.
@@ -31,9 +31,7 @@ pub enum Work {
         standing: Standing,
     },
     /// Micro-batches without end, as `FreeRun` deals them.
-    Free {
-        standing: Standing,
-    },
+    Free,
     /// Ranges (first, count) of the validation set.
     Evaluate {
         ranges: Vec<(u64, u64)>,
@@ -86,7 +84,7 @@ impl Job {
                 let which = *which;
                 ranges.get(next).map(|&(first, count)| Item::Evaluate { job, first, count, which })
             }
-            Work::Nothing | Work::Stop | Work::Free { .. } => None,
+            Work::Nothing | Work::Stop | Work::Free => None,
         }?;
         self.next += 1;
         self.busy += 1;
@@ -99,7 +97,7 @@ impl Job {
 pub enum Item {
     Train { job: u64, owner: u32, standing: Standing },
     Evaluate { job: u64, first: u64, count: u64, which: Which },
-    Free { turn: Turn, learning_rate: f64, standing: Standing },
+    Free { turn: Turn, round: Round },
     Chore(Chore),
 }
 
@@ -128,11 +126,11 @@ impl Board {
         loop {
             match job.work {
                 Work::Stop => return None,
-                Work::Free { standing } => {
+                Work::Free => {
                     drop(job);
                     let turn = free.and_then(|free| free.next_turn(WAKE_EVERY));
-                    if let Some((turn, learning_rate)) = turn {
-                        return Some(Item::Free { turn, learning_rate, standing });
+                    if let Some((turn, round)) = turn {
+                        return Some(Item::Free { turn, round });
                     }
                     job = self.lock();
                     continue;

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cluster::faults::Standing;
+
 use crate::train::compute::totals::Totals;
 
 /// Micro-batches of one owner that may be computed beyond the last committed one. The paper has no
@@ -56,7 +58,9 @@ struct Running {
     committed: Vec<u64>,
     /// Owners that a worker is computing: one at a time, so that a round holds a prefix of each.
     busy: BTreeSet<u32>,
-    learning_rate: f64,
+    /// Micro-batches that were computed since the start.
+    finished: u64,
+    round: Round,
     /// Micro-batches of each owner in the whole run.
     batches_max: u64,
 }
@@ -92,6 +96,15 @@ pub struct Turn {
     pub batch: u64,
 }
 
+/// What micro-batches begin with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Round {
+    /// γ.
+    pub learning_rate: f64,
+    /// Where their rank stands.
+    pub standing: Standing,
+}
+
 /// Turns, changes and counts of one rank's workers.
 #[derive(Debug)]
 pub struct FreeRun {
@@ -114,7 +127,8 @@ impl FreeRun {
             next: vec![0; owners],
             committed: vec![0; owners],
             busy: BTreeSet::new(),
-            learning_rate: 0.0,
+            finished: 0,
+            round: Round::default(),
             batches_max: u64::MAX,
         };
         let weight_decay = weight_decay as f32;
@@ -139,9 +153,9 @@ impl FreeRun {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// γ of the micro-batches that begin from now on.
-    pub fn set_learning_rate(&self, rate: f64) {
-        self.lock().learning_rate = rate;
+    /// A round begins: so do the micro-batches that begin from now on.
+    pub fn begin_round(&self, round: Round) {
+        self.lock().round = round;
     }
 
     /// From now on this rank computes `owners`. An owner it already had goes on where it is; a new
@@ -158,9 +172,9 @@ impl FreeRun {
         self.changed.notify_all();
     }
 
-    /// The next micro-batch to compute and γ; waits up to `limit` while every owner is being
-    /// computed or is as far ahead as it may be.
-    pub fn next_turn(&self, limit: Duration) -> Option<(Turn, f64)> {
+    /// The next micro-batch to compute, and what it begins with; waits up to `limit` while every
+    /// owner is being computed or is as far ahead as it may be.
+    pub fn next_turn(&self, limit: Duration) -> Option<(Turn, Round)> {
         let mut state = self.lock();
         if state.eligible().is_none() {
             let waited =
@@ -170,13 +184,14 @@ impl FreeRun {
         let owner = state.eligible()?;
         state.busy.insert(owner);
         let batch = state.next[owner as usize];
-        Some((Turn { owner, batch }, state.learning_rate))
+        Some((Turn { owner, batch }, state.round))
     }
 
     /// `Δw <- Δw + change` for a computed micro-batch (`change` is -γ g).
     pub fn add(&self, turn: Turn, change: &[f32], statistics: &[f32], totals: &Totals) {
         let mut state = self.lock();
         state.busy.remove(&turn.owner);
+        state.finished += 1;
         if state.owners.contains(&turn.owner) {
             state.next[turn.owner as usize] = turn.batch + 1;
             let (w, s) = state.collected.delta.split_at_mut(change.len());
@@ -192,6 +207,14 @@ impl FreeRun {
     /// Whether there is anything to send.
     pub fn has_delta(&self) -> bool {
         !self.lock().collected.is_empty()
+    }
+
+    /// Whether this rank computes a micro-batch now, of `begun` since the start, or has computed one
+    /// that no round has taken. Its owners may be as far ahead as they can be: it need not begin
+    /// another.
+    pub fn is_at_work(&self, begun: u64) -> bool {
+        let state = self.lock();
+        begun > state.finished || !state.collected.is_empty()
     }
 
     /// Whether this rank has nothing more to compute in this run.
@@ -264,6 +287,31 @@ mod tests {
         let again = run.take();
         assert_eq!(again.delta, vec![3.0, 0.5]);
         assert_eq!((again.totals.count, again.owner_batches), (8, vec![1, 1]));
+    }
+
+    /// Without this a repair waited half a minute for who had begun before it.
+    #[test]
+    fn who_computes_or_has_computed_what_no_round_has_taken_is_at_work() {
+        let run = FreeRun::new(1, 1, 8, 0.0);
+        run.assign(&[0], &[0]);
+        assert!(!run.is_at_work(0), "nobody has begun");
+        let (turn, _) = run.next_turn(NOW).unwrap();
+        assert!(!run.is_at_work(0), "its samples are waited for");
+        assert!(run.is_at_work(1), "it is being computed");
+        run.add(turn, &[1.0], &[], &totals(1));
+        assert!(run.next_turn(NOW).is_none() && run.is_at_work(1), "none can be begun");
+        run.committed(run.take());
+        assert!(!run.is_at_work(1), "the next one can");
+    }
+
+    #[test]
+    fn a_micro_batch_begins_with_the_round_at_hand() {
+        let run = FreeRun::new(1, 1, 8, 0.0);
+        run.assign(&[0], &[0]);
+        let standing = Standing { step: 7, ..Standing::default() };
+        run.begin_round(Round { learning_rate: 0.5, standing });
+        let (_, round) = run.next_turn(NOW).unwrap();
+        assert_eq!((round.learning_rate, round.standing.step), (0.5, 7));
     }
 
     #[test]

@@ -6,19 +6,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cluster::faults::Standing;
+use crate::config::seed;
 use crate::data::staging::progress::Progress;
 use crate::data::store::tally::Counts;
 use crate::engine::Compute;
 use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 use crate::train::TrainError;
-use crate::train::compute::board::{Board, Chore, Work};
+use crate::train::compute::board::{Board, Chore, Item, Work};
 use crate::train::compute::committed::Which;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::{Shared, Worker, run_or_abort};
 
 /// How often whoever waits for the workers asks whether they are still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Micro-batches that are computed beside a sum where there are no threads: fewer than so many.
+const BESIDE_BELOW: u64 = 3;
 
 /// The worker threads of a rank.
 pub struct Pool {
@@ -29,8 +33,10 @@ pub struct Pool {
     /// They do chores while workers wait for their device.
     hands: Vec<JoinHandle<()>>,
     /// In simulation: what works in the threads' place.
-    inline: Option<Mutex<Worker<Box<dyn Compute + Send>>>>,
+    inline: Option<Inline>,
 }
+
+type Inline = Mutex<Worker<Box<dyn Compute + Send>>>;
 
 impl Pool {
     /// Starts `workers` threads, each of which opens its engine at once, and `hands`.
@@ -67,8 +73,23 @@ impl Pool {
     }
 
     /// Lets the workers run free.
-    pub fn run_free(&self, standing: Standing) {
-        self.put(Work::Free { standing });
+    pub fn run_free(&self) {
+        self.put(Work::Free);
+        self.compute_free();
+    }
+
+    /// Without threads: computes the micro-batch that a free worker would take now. False where
+    /// there is none, and where workers compute by themselves.
+    pub fn compute_free(&self) -> bool {
+        let (Some(worker), Some(free)) = (&self.inline, &self.shared.free) else { return false };
+        let Some((turn, round)) = free.next_turn(Duration::ZERO) else { return false };
+        self.perform_inline(worker, Item::Free { turn, round })
+    }
+
+    /// Without threads: computes some of what free workers compute while a round is summed.
+    pub fn compute_beside(&self, standing: &Standing) {
+        let some = seed::key(&[standing.step, u64::from(standing.rank)]) % BESIDE_BELOW;
+        (0..some).take_while(|_| self.compute_free()).for_each(drop);
     }
 
     /// Adds owners to the step under way.
@@ -112,7 +133,7 @@ impl Pool {
             let items = match &job.work {
                 Work::Train { owners, .. } => owners.len(),
                 Work::Evaluate { ranges, .. } => ranges.len(),
-                Work::Nothing | Work::Stop | Work::Free { .. } => 0,
+                Work::Nothing | Work::Stop | Work::Free => 0,
             };
             if job.next >= items && job.busy == 0 {
                 return Ok(job.totals);
@@ -191,7 +212,8 @@ impl Pool {
     }
 
     /// A pool that computes whatever it is given before it returns, on the thread that gives it:
-    /// for simulation, by something cheaper than the engine. Only synchronous runs.
+    /// for simulation, by something cheaper than the engine. What runs free is computed when
+    /// somebody waits for it, and beside sums.
     pub fn inline(shared: Shared, compute: Box<dyn Compute + Send>) -> Self {
         let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
         let worker = Worker::new(Arc::clone(&shared), compute);
@@ -202,19 +224,25 @@ impl Pool {
     /// Without threads: computes everything that is to be done.
     fn work_inline(&self) {
         let Some(worker) = &self.inline else { return };
-        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         // Every round takes one of the finitely many items of the work at hand.
         while let Some(item) = self.board.take_item() {
-            let performed = worker.perform(item, &self.board);
-            // Real time has no place in a simulated run: it would not replay.
-            self.board.busy_micros.store(0, Ordering::Relaxed);
-            if let Err(failure) = performed {
-                let mut job = self.board.lock();
-                job.failure.get_or_insert(failure);
-                job.busy = 0;
+            if !self.perform_inline(worker, item) {
                 return;
             }
         }
+    }
+
+    /// Whether it was performed; a failure is noted where a worker notes it.
+    fn perform_inline(&self, worker: &Inline, item: Item) -> bool {
+        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let performed = worker.perform(item, &self.board);
+        // Real time has no place in a simulated run: it would not replay.
+        self.board.busy_micros.store(0, Ordering::Relaxed);
+        let Err(failure) = performed else { return true };
+        let mut job = self.board.lock();
+        job.failure.get_or_insert(failure);
+        job.busy = 0;
+        false
     }
 }
 

@@ -25,7 +25,7 @@ use crate::train::TrainError;
 use crate::train::compute::accumulate::{Accumulator, MicroBatch, alone};
 use crate::train::compute::board::{Board, Item};
 use crate::train::compute::committed::{Committed, Which, flat};
-use crate::train::compute::free_run::{FreeRun, Turn};
+use crate::train::compute::free_run::{FreeRun, Round, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::moments::Moments;
 use crate::train::compute::outage::Outage;
@@ -251,8 +251,8 @@ impl<E: Compute> Worker<E> {
                 self.evaluate((first, count), which, &mut totals)?;
                 job
             }
-            Item::Free { turn, learning_rate, standing } => {
-                self.run_free(turn, learning_rate, &standing, board)?;
+            Item::Free { turn, round } => {
+                self.run_free(turn, &round, board)?;
                 self.tell_expected();
                 return Ok(());
             }
@@ -390,14 +390,9 @@ impl<E: Compute> Worker<E> {
     }
 
     /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
-    fn run_free(
-        &mut self,
-        turn: Turn,
-        rate: f64,
-        standing: &Standing,
-        board: &Board,
-    ) -> Result<(), TrainError> {
+    fn run_free(&mut self, turn: Turn, round: &Round, board: &Board) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
+        let standing = &round.standing;
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
         let batch = shared.batch(turn.batch, turn.owner)?;
         let mut totals = Totals::default();
@@ -407,7 +402,7 @@ impl<E: Compute> Worker<E> {
         self.load_at_once(batch.labels.len())?;
         board.begun.fetch_add(1, Ordering::Relaxed);
         let weights = Committed::now(&shared.slots);
-        let gamma = (rate / free.global_batch as f64) as f32;
+        let gamma = (round.learning_rate / free.global_batch as f64) as f32;
         let change = &mut self.change;
         change.resize(shared.layout.parameters, 0.0);
         let mut ready = |offset: usize, gradients: &[f32]| {

@@ -18,7 +18,7 @@ use crate::data::store::tally::{self, Counting, Counts};
 use crate::model::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::observe::ledger::Committed;
 use crate::train::TrainError;
-use crate::train::compute::free_run::{FreeRun, Taken};
+use crate::train::compute::free_run::{FreeRun, Round, Taken};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
@@ -72,6 +72,8 @@ pub struct Asynchronous {
     parameters: usize,
     /// What the round under way took from the workers.
     taken: Option<Taken>,
+    /// What the last committed round took, until the workers hear of it.
+    committed: Option<Taken>,
     /// The world's generation that the workers' owners come from.
     planned: Option<(u32, u32)>,
     counts: Counting,
@@ -96,15 +98,21 @@ impl Asynchronous {
             received: vec![0.0; all],
             parameters,
             taken: None,
+            committed: None,
             planned: None,
             counts: Counting::default(),
         }
     }
 
-    /// Tells the workers which owners are theirs; after a repair, from where.
+    /// Tells the workers what was committed, so that owners in it go on, with its weights; and
+    /// which owners are theirs, after a repair, from where.
     fn plan_workers(&mut self, context: &mut Context<'_>) {
         let now = (context.world.attempt, context.world.generation);
-        self.free.set_learning_rate(self.learning_rate(&context.state.position));
+        let learning_rate = self.learning_rate(&context.state.position);
+        self.free.begin_round(Round { learning_rate, standing: context.process.standing });
+        if let Some(taken) = self.committed.take() {
+            self.free.committed(taken);
+        }
         if self.planned == Some(now) {
             return;
         }
@@ -116,13 +124,14 @@ impl Asynchronous {
         let loader = &self.pool.shared.loader;
         context.plan_loading(loader, first.unwrap_or(0), &owners);
         self.planned = Some(now);
-        self.pool.run_free(context.process.standing);
+        self.pool.run_free();
     }
 
     /// Until Δw holds micro-batches of half the own owners. Bounded, so that a rank without
     /// owners, or with slow ones, still takes part in the round; one that waits for storage is
     /// bounded by `data.patience`.
     fn wait_for_workers(&self, context: &mut Context<'_>) -> Result<(), TrainError> {
+        while !self.free.wait_for_half_sweep(Duration::ZERO) && self.pool.compute_free() {}
         let limit = Instant::now() + ROUND_WAIT_MAX;
         let outage = &self.pool.shared.outage;
         // A rank that cannot read has nothing to send, and a round without samples is none.
@@ -144,11 +153,11 @@ impl Asynchronous {
 impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
         context.process.at(Point::BeforeLoad);
-        // What a failed round gave back was computed: such a rank has nothing to begin.
-        let (computed, begun) = (self.free.has_delta(), self.pool.begun());
+        let begun = self.pool.begun();
+        let at_work = self.free.is_at_work(begun);
         self.plan_workers(context);
-        // Nor has one whose owners are through.
-        let begun = if computed || self.free.is_through() { u64::MAX } else { begun };
+        // One whose owners are through has nothing to begin.
+        let begun = if at_work || self.free.is_through() { u64::MAX } else { begun };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.wait_for_workers(context)?;
         let taken = self.taken.insert(self.free.take());
@@ -162,6 +171,7 @@ impl Exchange for Asynchronous {
             send_buffer(committed.part(STATISTICS), s_delta, ranks, s_send);
         }
         context.process.at(Point::InAllReduce);
+        self.pool.compute_beside(&context.process.standing);
         context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
@@ -181,9 +191,7 @@ impl Exchange for Asynchronous {
 
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {
         self.counts.commit();
-        if let Some(taken) = self.taken.take() {
-            self.free.committed(taken);
-        }
+        self.committed = self.taken.take();
         let step = context.state.position.step;
         let zero_update = {
             let mut slots = context.state.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -230,8 +238,8 @@ impl Exchange for Asynchronous {
         &mut self.pool
     }
 
-    fn resume(&mut self, context: &mut Context<'_>) {
-        self.pool.run_free(context.process.standing);
+    fn resume(&mut self, _context: &mut Context<'_>) {
+        self.pool.run_free();
     }
 
     fn learning_rate(&self, position: &Position) -> f64 {
