@@ -35,13 +35,13 @@ pub struct Row {
 
 /// Several nodes under real SLURM daemons.
 const NODES: &str = "cluster-scripts/one-machine/selftest-nodes";
-const SHRINK: &str = r#"recovery.ladder=["shrink", "restart"]"#;
-const RESTART: &str = r#"recovery.ladder=["restart"]"#;
+pub const SHRINK: &str = r#"recovery.ladder=["shrink", "restart"]"#;
+pub const RESTART: &str = r#"recovery.ladder=["restart"]"#;
 /// Seconds, so that something can be done to it meanwhile.
 const LONG: &str = "train.steps=400";
-const NO_REGROW: &str = "recovery.regrow=never";
+pub const NO_REGROW: &str = "recovery.regrow=never";
 
-fn kill(rank: u32, step: u32, phase: &str) -> String {
+pub fn kill(rank: u32, step: u32, phase: &str) -> String {
     strike("kill", rank, step, phase)
 }
 
@@ -49,25 +49,25 @@ fn strike(kind: &str, rank: u32, step: u32, phase: &str) -> String {
     format!(r#"{{kind="{kind}", rank={rank}, step={step}, phase="{phase}"}}"#)
 }
 
-fn kill_who(who: &str, step: u32, phase: &str) -> String {
+pub fn kill_who(who: &str, step: u32, phase: &str) -> String {
     format!(r#"{{kind="kill", who="{who}", step={step}, phase="{phase}"}}"#)
 }
 
-fn planned(repair: Repair, lost: usize, faults: Vec<String>) -> Planned {
+pub fn planned(repair: Repair, lost: usize, faults: Vec<String>) -> Planned {
     let (keys, outside) = (Vec::new(), Outside::Nothing);
     Planned { faults, keys, repair, lost, marks: "SIGKILL", outside }
 }
 
-fn row(id: &str, what: &'static str, planned: Planned) -> Row {
+pub fn row(id: &str, what: &'static str, planned: Planned) -> Row {
     Row { id: id.into(), what, proof: Proof::Run(planned), core: false }
 }
 
-fn elsewhere(id: &str, what: &'static str, file: &'static str, function: &'static str) -> Row {
+pub fn elsewhere(id: &str, what: &'static str, file: &'static str, function: &'static str) -> Row {
     Row { id: id.into(), what, proof: Proof::Test { file, function }, core: false }
 }
 
 impl Planned {
-    fn with(mut self, keys: &[&str]) -> Self {
+    pub fn with(mut self, keys: &[&str]) -> Self {
         self.keys.extend(keys.iter().map(|key| (*key).to_owned()));
         self
     }
@@ -84,7 +84,7 @@ impl Planned {
 }
 
 impl Row {
-    fn core(mut self) -> Self {
+    pub fn core(mut self) -> Self {
         self.core = true;
         self
     }
@@ -106,7 +106,7 @@ pub fn all() -> Vec<Row> {
 }
 
 /// Whom W1, W2 and W5 name: the highest rank, rank 0, two at once.
-const VICTIMS: [(&str, &[u32]); 3] = [("W1", &[3]), ("W2", &[0]), ("W5", &[1, 3])];
+pub const VICTIMS: [(&str, &[u32]); 3] = [("W1", &[3]), ("W2", &[0]), ("W5", &[1, 3])];
 
 /// P2 to P6, each for every victim.
 fn steps() -> Vec<Row> {
