@@ -13,7 +13,7 @@ use table::{Play, rows, wrong};
 mod table;
 
 /// Documents whose blocks of commands people copy.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "ARCHITECTURE.md",
     "configs/README.md",
