@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::config::Shown;
+
 use super::leftovers::is_picture;
 
 /// Folders within folders, at most: more is a loop of links.
@@ -22,7 +24,7 @@ pub fn pictures(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
     let naming =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.shown()));
     for entry in fs::read_dir(folder).map_err(naming)? {
         let path = entry.map_err(naming)?.path();
         match path.is_dir() {

@@ -11,7 +11,7 @@ use crate::observe::result::Best;
 use crate::observe::storage::Storage;
 use crate::train::checkpoint::{best, store};
 use crate::train::record::journal::Journal;
-use crate::train::record::keeper::Keeper;
+use crate::train::record::keeper::{Keeper, Means};
 use crate::train::state::rank::Rank;
 
 /// Longest wait for them before the next vote, as other ranks wait for the writer: the write goes
@@ -19,14 +19,12 @@ use crate::train::state::rank::Rank;
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// What became of the newest best evaluation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// Not looked at by this process.
-    Unknown,
+#[derive(Debug, Default)]
+pub struct BestKept {
     /// Everything is done about that of this step.
-    Settled(u64),
+    settled: Option<u64>,
     /// The write of this step's takes long, which was said.
-    Late(u64),
+    late: Option<u64>,
 }
 
 /// What is to be done about the best evaluation now.
@@ -53,62 +51,82 @@ fn due(best: Best, step: u64, named: Option<u64>, published: &[u64]) -> Due {
     }
 }
 
-impl Keeper {
-    fn keeps_best(&self) -> bool {
-        self.means.facts.keep_best && self.means.facts.every != Every::Never
+impl BestKept {
+    /// The run has gone back: steps come again.
+    pub fn forget(&mut self) {
+        *self = Self::default();
     }
 
     /// Behind an evaluation: begins the write of its weights where it was the best, beside what the
     /// next step computes.
-    pub fn begin_best(&mut self, rank: &Rank, journal: &Journal) {
+    pub fn begin(&self, keeper: &mut Keeper, rank: &Rank, seconds: f64) {
         let position = &rank.state.position;
-        let begun = self.last.is_some_and(|last| last.step == position.step);
-        if self.keeps_best() && position.improvement.is_of(position.step).is_some() && !begun {
-            self.begin(rank, journal.seconds());
+        let begun = keeper.last.is_some_and(|last| last.step == position.step);
+        let is_best = position.improvement.is_of(position.step).is_some();
+        if keeps_best(keeper) && is_best && !begun {
+            keeper.begin(rank, seconds);
         }
     }
 
-    /// Before the next vote, and at the end: what was begun is on disk, and named.
-    pub fn settle_best(&mut self, rank: &Rank, journal: &mut Journal) {
+    /// Before the next vote: what was begun is on disk, and named.
+    pub fn settle(&mut self, keeper: &mut Keeper, rank: &Rank, journal: &mut Journal) {
+        self.settle_within(WAIT_MAX, keeper, rank, journal);
+    }
+
+    /// The same before the end of a run.
+    pub fn settle_last(&mut self, keeper: &mut Keeper, rank: &Rank, journal: &mut Journal) {
+        self.settle_within(keeper.means.facts.last_limit, keeper, rank, journal);
+    }
+
+    fn settle_within(
+        &mut self,
+        limit: Duration,
+        keeper: &mut Keeper,
+        rank: &Rank,
+        journal: &mut Journal,
+    ) {
         let position = &rank.state.position;
-        let best = position.improvement.best.filter(|_| self.keeps_best());
-        let Some(best) = best.filter(|best| self.best != Kept::Settled(best.step)) else { return };
-        let (named, published) = match seen(self.means.storage.as_ref()) {
-            Ok(seen) => seen,
-            // Asked again with the next step.
-            Err(_) => return,
-        };
+        let best = position.improvement.best.filter(|_| keeps_best(keeper));
+        let best = best.filter(|_| keeper.is_current());
+        let Some(best) = best.filter(|best| self.settled != Some(best.step)) else { return };
+        // Asked again with the next step where the folder cannot be read now.
+        let Ok((named, published)) = seen(keeper.means.storage.as_ref()) else { return };
         match due(best, position.step, named, &published) {
             Due::Nothing => {}
-            Due::Name => self.name_best(best, journal, rank),
-            Due::Lost if self.best == Kept::Late(best.step) && self.is_writing() => return,
+            Due::Name => name(keeper, rank, journal, best),
+            Due::Lost if self.late == Some(best.step) && keeper.is_writing() => return,
             Due::Lost => warn(rank, journal, best, "it was not on disk when its writer ended"),
-            Due::Write if report::loading(|| self.put_on_disk(rank, journal, WAIT_MAX)) => {
-                self.name_best(best, journal, rank);
+            Due::Write if report::loading(|| keeper.put_on_disk(rank, journal, limit)) => {
+                name(keeper, rank, journal, best);
             }
-            Due::Write if self.is_writing() => {
-                self.best = Kept::Late(best.step);
-                let text = format!(
+            Due::Write if keeper.is_writing() => {
+                self.late = Some(best.step);
+                tracing::warn!(
                     "the checkpoint of step {}, the best so far, takes longer than {} s: training \
                      goes on beside it, and it is lost if this rank dies first",
                     best.step,
-                    WAIT_MAX.as_secs()
+                    limit.as_secs()
                 );
-                return tracing::warn!("{text}");
+                return;
             }
             Due::Write => {
-                let why = self.unwritten.as_deref().unwrap_or("no checkpoint of it could be made");
-                warn(rank, journal, best, why);
+                let why = keeper.unwritten.as_deref();
+                warn(rank, journal, best, why.unwrap_or("no checkpoint of it could be made"));
             }
         }
-        self.best = Kept::Settled(best.step);
+        self.settled = Some(best.step);
     }
+}
 
-    fn name_best(&mut self, best: Best, journal: &mut Journal, rank: &Rank) {
-        let keep = self.means.facts.keep;
-        if let Err(error) = store::name_best(self.means.storage.as_ref(), best, keep) {
-            warn(rank, journal, best, &error.to_string());
-        }
+fn keeps_best(keeper: &Keeper) -> bool {
+    let facts = &keeper.means.facts;
+    facts.keep_best && facts.every != Every::Never
+}
+
+fn name(keeper: &Keeper, rank: &Rank, journal: &mut Journal, best: Best) {
+    let Means { facts, storage, .. } = &keeper.means;
+    if let Err(error) = store::name_best(storage.as_ref(), best, facts.keep) {
+        warn(rank, journal, best, &error.to_string());
     }
 }
 

@@ -30,7 +30,6 @@ use crate::train::state::digest;
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::{Moment, Rank};
 
-use crate::train::record::best::Kept;
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
 use crate::train::record::why::{self, Saved, Why};
@@ -84,8 +83,6 @@ pub struct Keeper {
     waits: bool,
     /// Why the newest checkpoint that was begun is not on disk.
     pub(super) unwritten: Option<String>,
-    /// What became of the newest best evaluation.
-    pub(super) best: Kept,
     /// Stalls of checkpoints that are being written, by step.
     stalls: Vec<Stall>,
     /// When the run directory was last seen in its place.
@@ -110,7 +107,6 @@ impl Keeper {
             published: None,
             waits: false,
             unwritten: None,
-            best: Kept::Unknown,
             stalls: Vec::new(),
             placed: None,
             copying: None,
@@ -176,7 +172,6 @@ impl Keeper {
         let cursor = self.means.facts.order.cursor(target);
         self.last = self.last.map(|last| Last { step: target, cursor, ..last });
         self.published = self.published.filter(|step| *step <= target);
-        self.best = Kept::Unknown;
     }
 
     fn writer(&mut self) -> &Writer {
@@ -344,7 +339,6 @@ impl Keeper {
         {
             self.last_checkpoint(rank, journal);
         }
-        self.settle_best(rank, journal);
         let status = self.ended(status, position.step);
         self.complete_ledger(position, journal);
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };

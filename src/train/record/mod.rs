@@ -32,6 +32,7 @@ pub mod struck;
 pub mod waiting;
 pub mod why;
 
+use best::BestKept;
 use journal::Journal;
 use keeper::Keeper;
 use pace::Pace;
@@ -45,6 +46,8 @@ pub struct Record {
     pub journal: Journal,
     /// Checkpoints and the result, while this rank is the writer.
     pub keeper: Keeper,
+    /// The checkpoint of the best evaluation, likewise.
+    best: BestKept,
     /// Repairs of which the run's files do not know yet.
     pub repairs: Repairs,
     /// Committed steps.
@@ -56,7 +59,8 @@ impl Record {
     /// Nothing is written yet.
     pub fn new(journal: Journal, keeper: Keeper) -> Self {
         let (repairs, steps, pace) = (Repairs::default(), Steps::default(), Pace::default());
-        Self { journal, keeper, repairs, steps, pace }
+        let best = BestKept::default();
+        Self { journal, keeper, best, repairs, steps, pace }
     }
 
     /// Writes an event from here.
@@ -83,12 +87,18 @@ impl Record {
 
     /// Behind an evaluation: its weights may be the best.
     pub fn evaluated(&mut self, rank: &Rank) {
-        self.keeper.begin_best(rank, &self.journal);
+        self.best.begin(&mut self.keeper, rank, self.journal.seconds());
     }
 
     /// Before the writer votes on another step: the best weights are on disk.
     pub fn settle_best(&mut self, rank: &Rank) {
-        self.keeper.settle_best(rank, &mut self.journal);
+        self.best.settle(&mut self.keeper, rank, &mut self.journal);
+    }
+
+    /// What was committed after this step is not to be trusted.
+    pub fn distrust(&mut self, step: u64) {
+        self.keeper.distrust(step);
+        self.best.forget();
     }
 
     /// Whether a checkpoint holds all that this rank's memory does.
@@ -148,6 +158,7 @@ impl Record {
     /// The end of a run that all ranks agreed on: last checkpoint, result.
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
         self.event(rank, Kind::Phase { name: "finishing".into(), seconds: 0.0 });
+        self.best.settle_last(&mut self.keeper, rank, &mut self.journal);
         self.keeper.finish(rank, &mut self.journal, Why::Agreed(status))
     }
 

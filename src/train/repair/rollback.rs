@@ -43,7 +43,7 @@ fn go_back(
     if speaks {
         tracing::warn!("{text}");
         record.event(rank, Kind::Warning { message: text.clone() });
-        record.keeper.distrust(target);
+        record.distrust(target);
     }
     if rank.state.position.gone_back >= GOING_BACK_MAX {
         let text = format!("{text}; {GOING_BACK_MAX} times in a row: is the memory sound?");
