@@ -2,8 +2,8 @@
 //! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
 //! the two safetensors files, `manifest` what makes the four one thing, `reading` finds
 //! and verifies folders through `Storage`, `store` writes and retires them, `writer` does so behind
-//! the loop, `best` says which one stays whatever its age, `weights` takes them in and out (`foreign`: files that others wrote), `interval` says
-//! how often.
+//! the loop, `best` says which one stays whatever its age, `weights` takes them in and out
+//! (`foreign`: files that others wrote), `interval` says how often.
 
 use std::io;
 use std::path::PathBuf;

@@ -51,7 +51,7 @@ pub struct Facts {
     pub every: Every,
     /// `checkpoint.keep`.
     pub keep: u32,
-    /// `checkpoint.keep_best`: whether the weights of the best evaluation stay, whatever `keep` says.
+    /// `checkpoint.keep_best`: whether those of the best evaluation stay too.
     pub keep_best: bool,
     /// `checkpoint.mtbf`.
     pub mtbf: Duration,

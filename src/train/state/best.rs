@@ -4,13 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::observe::result::Best;
-use crate::train::state::position::Evaluated;
 
 impl Best {
-    /// What an evaluation is judged by.
-    pub fn of(found: &Evaluated) -> Self {
-        let Evaluated { step, error, .. } = *found;
-        match found.average_error.filter(|average| *average < error) {
+    /// What an evaluation behind `step` is judged by: the errors of the weights and, where the run
+    /// keeps one, of their average.
+    pub fn of(step: u64, error: f64, average_error: Option<f64>) -> Self {
+        match average_error.filter(|average| *average < error) {
             Some(error) => Self { step, error, averaged: true },
             None => Self { step, error, averaged: false },
         }
@@ -34,8 +33,7 @@ impl Improvement {
 
     /// One more evaluation. Of two that are equally good the first stays. One of the same step
     /// that is made again is the same one.
-    pub fn judge(&mut self, found: &Evaluated) {
-        let new = Best::of(found);
+    pub fn judge(&mut self, new: Best) {
         if self.best.is_none_or(|best| new.error < best.error) {
             *self = Self { best: Some(new), evaluations_since: 0 };
         } else if self.best.is_some_and(|best| best.step != new.step) {
@@ -53,16 +51,11 @@ impl Improvement {
 mod tests {
     use super::*;
 
-    fn found(step: u64, error: f64, average_error: Option<f64>) -> Evaluated {
-        let (attempt, loss_bits, samples, at_ms, took_ms) = (1, 0, 100, 0, 0);
-        Evaluated { attempt, step, error, average_error, loss_bits, samples, at_ms, took_ms }
-    }
-
     #[test]
     fn the_better_of_weights_and_average_counts_and_the_first_of_equals_stays() {
         let mut so_far = Improvement::default();
         let mut judge = |step, error, average| {
-            so_far.judge(&found(step, error, average));
+            so_far.judge(Best::of(step, error, average));
             let best = so_far.best.unwrap();
             (best.step, best.error, best.averaged, so_far.evaluations_since)
         };
@@ -78,7 +71,7 @@ mod tests {
     fn what_a_newcomer_or_a_checkpoint_reads_back_is_the_same_number() {
         for wrong in 0..1000 {
             let mut so_far = Improvement::default();
-            so_far.judge(&found(1, f64::from(wrong) / 2999.0, None));
+            so_far.judge(Best::of(1, f64::from(wrong) / 2999.0, None));
             let text = serde_json::to_string(&so_far).unwrap();
             assert_eq!(serde_json::from_str::<Improvement>(&text).unwrap(), so_far);
         }

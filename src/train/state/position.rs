@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ExchangeKind;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
-use crate::observe::result::Status;
+use crate::observe::result::{Best, Status};
 
 use crate::train::fixed_point::Grid;
 use crate::train::plan::Plan;
@@ -220,7 +220,7 @@ impl Position {
         self.evaluation = Some(found);
         self.last_error = Some(error);
         self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
-        self.improvement.judge(&found);
+        self.improvement.judge(Best::of(found.step, error, found.average_error));
         if self.ending.is_none() {
             self.settle(plan);
         }
