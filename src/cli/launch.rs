@@ -4,6 +4,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ArgAction;
+use serde::Serialize;
+
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
 use crate::launch::changes;
@@ -27,7 +30,7 @@ use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 use crate::train::checkpoint::weights;
 
-use super::arguments::fail;
+use super::arguments::{Form, fail, form};
 
 mod check;
 
@@ -68,6 +71,17 @@ pub struct Args {
     /// it would be refused, and starts nothing
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
+    /// One JSON object on the last line of stdout: the run's folder and its result
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form(), conflicts_with_all = ["dry_run", "check"])]
+    json: Form,
+}
+
+/// A run that has ended, for programs.
+#[derive(Serialize)]
+struct Ended<'a> {
+    run: String,
+    #[serde(flatten)]
+    result: &'a RunResult,
 }
 
 /// Launches and waits.
@@ -106,12 +120,14 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
                 );
             }
             print("this run is complete (--fresh starts it anew)");
-            print(&summary(&result, &job.run));
+            print_end(&result, &job.run, args.json);
             Ok(result.status)
         }
         Claimed::Ours(lock, before) => {
             moved.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
-            supervise(&job, (lock, before), limits)
+            let result = supervise(&job, (lock, before), limits)?;
+            print_end(&result, &job.run, args.json);
+            Ok(result.status)
         }
     }
 }
@@ -186,7 +202,7 @@ fn overrides(args: &Args) -> Vec<String> {
     args.set.iter().cloned().chain(ranks).chain(spares).chain(extend).collect()
 }
 
-fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Status, LaunchError> {
+fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<RunResult, LaunchError> {
     opening::lines(job, limits).iter().for_each(|line| say!("{line}"));
     let scarce = opening::scarce(job);
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
@@ -202,13 +218,20 @@ fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Statu
     });
     progress.finish();
     metrics.write();
-    let result = result?;
-    print(&summary(&result, &job.run));
-    match super::report::write_beside(job.run.path()) {
-        Ok(path) => print(&format!("report: {}", path.shown())),
-        Err(error) => say!("warning: no report.html: {error}"),
+    if let (Ok(_), Err(error)) = (&result, super::report::write_beside(job.run.path())) {
+        say!("warning: no report.html: {error}");
     }
-    Ok(result.status)
+    result
+}
+
+fn print_end(result: &RunResult, run: &RunDir, form: Form) {
+    print(&match form {
+        Form::Table => summary(result, run),
+        Form::Json => {
+            let ended = Ended { run: run.path().shown(), result };
+            serde_json::to_string(&ended).expect("a result is plain data")
+        }
+    });
 }
 
 /// What stdout says of a run that has ended.
@@ -258,7 +281,12 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
     if let Some(hash) = &result.state_sha256 {
         lines.push(format!("state_sha256 {hash}"));
     }
-    lines.push(format!("result: {}", run.join("result.json").shown()));
+    for what in [("result", "result.json"), ("report", "report.html")] {
+        let file = run.join(what.1);
+        if file.is_file() {
+            lines.push(format!("{}: {}", what.0, file.shown()));
+        }
+    }
     lines.join("\n")
 }
 

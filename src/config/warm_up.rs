@@ -48,7 +48,9 @@ impl fmt::Display for WarmUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Share(share) => write!(f, "{share}"),
+            Self::Epochs(1.0) => f.write_str("1epoch"),
             Self::Epochs(epochs) => write!(f, "{epochs}epochs"),
+            Self::Steps(1) => f.write_str("1step"),
             Self::Steps(steps) => write!(f, "{steps}steps"),
         }
     }
