@@ -1,7 +1,7 @@
-//! `RUN/metrics.csv`: a run's curves for pandas, spreadsheets and trackers, a row for each step that
-//! was told or evaluated, made anew from `events.jsonl` and put in the place of the older file. So
-//! steps that a rollback took away are gone, and none is there twice, whatever ended before.
-//! Written by whoever shows the run's progress; what cannot be written is one warning.
+//! `RUN/metrics.csv`: a run's curves for pandas, spreadsheets and trackers, a row for each step
+//! that was told or evaluated, made anew from `events.jsonl` and put in the place of the older
+//! file. So steps that a rollback took away are gone, and none is there twice, whatever ended
+//! before. Written by whoever shows the run's progress; what cannot be written is one warning.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! TensorBoard's files, `metrics.csv`, the machine and the program's version; the console, `notice` (what a
-//! person must act on), and what a panic does. Also the traits through which a run sees the world:
-//! clock and storage, real or simulated.
+//! TensorBoard's files, `metrics.csv`, the machine and the program's version; the console, `notice`
+//! (what a person must act on), and what a panic does. Also the traits through which a run sees the
+//! world: clock and storage, real or simulated.
 
 pub mod account;
 pub mod clock;

@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod cuda;
 mod data;
+mod experiments;
 mod far;
 mod fixture;
 mod fleet;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::sweep;
 use crate::config::{Bytes, Shown, parse};
 use crate::lab::keys::keys;
 
+/// What `seeds` is, as a key of a sweep.
+pub(super) const SEED: &str = "run.seed";
 /// A year.
 const SECONDS_MAX: f64 = 3.2e7;
 /// Bytes of a folder's name, with the seed and what is appended to it.
@@ -129,32 +130,16 @@ impl Experiment {
         experiment.config = beside.join(&experiment.config);
         let own = parse::read(&experiment.config, &[]).map_err(|error| wrong(&error))?;
         experiment.ranks.get_or_insert(own.run.ranks);
-        if !sweep::has_seeds(&experiment.sweep) {
+        if !keys(&experiment.sweep).contains_key(SEED) {
             experiment.seeds.get_or_insert(vec![own.run.seed]);
         }
         Ok((experiment, text))
     }
 
-    /// The experiment with what the command line changes, its sweep turned into arms.
-    ///
-    /// # Errors
-    /// The key whose value makes no sense, and what to write instead.
-    pub fn with(mut self, changes: &Changes) -> Result<Self, String> {
-        self.check_places(changes)?;
-        if let Some(count) = changes.seeds {
-            self.seeds = Some((1..=count).collect());
-            sweep::forget_seeds(&mut self.sweep);
-        }
-        self.seconds = changes.seconds.or(self.seconds);
-        self = sweep::expanded(self)?;
-        self.check()?;
-        Ok(self)
-    }
-
     /// Keys that an experiment has in another place, and those that a sweep has.
-    fn check_places(&self, changes: &Changes) -> Result<(), String> {
+    pub(super) fn check_places(&self, changes: &Changes) -> Result<(), String> {
         let elsewhere = [
-            ("run.seed", "seeds = [...] in the file, or --seeds"),
+            (SEED, "seeds = [...] in the file, or --seeds"),
             ("run.ranks", "ranks = ... in the file, of all arms or of one"),
         ];
         let tables = std::iter::once(&self.set).chain(self.arms.iter().map(|arm| &arm.set));
@@ -173,7 +158,7 @@ impl Experiment {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let refuse = |key: &str, value: String, wanted: &str| {
             Err(format!("{key} = {value} in the experiment: {wanted}"))
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::file::{Arm, Changes, Experiment, Failure, slug};
+use super::sweep;
 use crate::config::Bytes;
 use crate::lab::keys::keys;
 
@@ -39,6 +40,22 @@ impl PlannedRun {
 }
 
 impl Experiment {
+    /// The experiment with what the command line changes, its sweep turned into arms.
+    ///
+    /// # Errors
+    /// The key whose value makes no sense, and what to write instead.
+    pub fn with(mut self, changes: &Changes) -> Result<Self, String> {
+        self.check_places(changes)?;
+        if let Some(count) = changes.seeds {
+            self.seeds = Some((1..=count).collect());
+            sweep::forget_seeds(&mut self.sweep);
+        }
+        self.seconds = changes.seconds.or(self.seconds);
+        self = sweep::expanded(self)?;
+        self.check()?;
+        Ok(self)
+    }
+
     /// The runs in the order they are made: all arms of the first seed, then of the second, so
     /// that an experiment that is cut short can be compared.
     pub fn plan(&self, changes: &Changes) -> Vec<PlannedRun> {

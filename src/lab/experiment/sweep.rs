@@ -2,21 +2,14 @@
 
 use toml::{Table, Value};
 
-use super::file::{Arm, Experiment, told};
+use super::file::{Arm, Experiment, SEED, told};
 use crate::lab::keys::keys;
 use crate::lab::report::groups::short;
 
-/// What `seeds` is, as a key.
-const SEED: &str = "run.seed";
 /// What `ranks` is.
 const RANKS: &str = "run.ranks";
 /// A grid may grow fast.
 const ARMS_MAX: usize = 10_000;
-
-/// Whether seeds are swept.
-pub fn has_seeds(sweep: &Table) -> bool {
-    keys(sweep).contains_key(SEED)
-}
 
 /// Others are given.
 pub fn forget_seeds(sweep: &mut Table) {
@@ -131,6 +124,8 @@ fn stem(experiment: &Experiment) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -183,25 +178,29 @@ mod tests {
         assert!(told(&grid).contains("more than 10000 arms"));
     }
 
+    fn list(of: &BTreeSet<u32>) -> String {
+        format!("{of:?}").replace(['{', '}'], "")
+    }
+
     proptest! {
         #[test]
         fn a_grid_has_every_combination_once(
             rates in prop::collection::btree_set(1u32..1000, 1..6),
-            widths in prop::collection::btree_set(1u32..1000, 1..6),
+            epochs in prop::collection::btree_set(1u32..1000, 1..6),
         ) {
-            let list = |of: &std::collections::BTreeSet<u32>| format!("{of:?}").replace(['{', '}'], "");
-            let (a, b) = (list(&rates), list(&widths));
             let text = format!(
-                "seeds = [1]\nsweep = {{ optimizer.momentum = [{a}], train.epochs = [{b}] }}"
+                "seeds = [1]\nsweep = {{ optimizer.momentum = [{}], train.epochs = [{}] }}",
+                list(&rates),
+                list(&epochs)
             );
             let arms = experiment(&text).unwrap().arms;
-            let of = |arm: &Arm, section: &str, key: &str| arm.set[section][key].as_integer().unwrap();
-            let found: std::collections::BTreeSet<_> = arms
-                .iter()
-                .map(|arm| (of(arm, "optimizer", "momentum"), of(arm, "train", "epochs")))
-                .collect();
+            let whole = |value: &Value| value.as_integer().unwrap();
+            let of = |arm: &Arm| {
+                (whole(&arm.set["optimizer"]["momentum"]), whole(&arm.set["train"]["epochs"]))
+            };
+            let found: BTreeSet<_> = arms.iter().map(of).collect();
             prop_assert_eq!(found.len(), arms.len());
-            prop_assert_eq!(arms.len(), rates.len() * widths.len());
+            prop_assert_eq!(arms.len(), rates.len() * epochs.len());
         }
     }
 }

@@ -80,8 +80,18 @@ pub fn slopes(study: &Study, runs: &[RunSummary]) -> Vec<Slope> {
     }
     let all: Vec<&Keys> = families.iter().map(|family| &family.keys).collect();
     let differing = differences(&all);
-    let differing = differing.iter().filter(|difference| !difference.is_handling());
-    let telling: Vec<&String> = differing.map(|difference| &difference.key).collect();
+    let mut patterns: Vec<Vec<Option<usize>>> = Vec::new();
+    let mut telling = Vec::new();
+    for difference in differing.iter().filter(|difference| !difference.is_handling()) {
+        // A key that follows another tells nothing more.
+        let values = &difference.values;
+        let first = |value| values.iter().position(|other| other == value);
+        let pattern = values.iter().map(first).collect();
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+            telling.push(&difference.key);
+        }
+    }
     families.iter().filter_map(|family| slope(family, &telling)).collect()
 }
 
@@ -162,4 +172,48 @@ pub fn table(slopes: &[Slope]) -> String {
          straight line through all single recoveries by least squares, with its 95 % interval from \
          four on. On a machine with fewer processors than ranks it is the machine's, too.",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::Run;
+    use crate::lab::report::episodes::Episode;
+    use crate::lab::report::summary::summarise;
+
+    #[test]
+    fn runs_that_differ_in_ranks_alone_make_a_line() {
+        let run = |ranks: u32, exchange: &str| {
+            let reproducible = exchange == "synchronous";
+            Run {
+                path: format!("{exchange}-{ranks}"),
+                config: format!(
+                    "[run]\nranks = {ranks}\n[train]\nsteps = 9\nexchange = \"{exchange}\"\n\
+                     reproducible = {reproducible}\n"
+                ),
+                ..Run::default()
+            }
+        };
+        let runs = ["synchronous", "asynchronous"].map(|kind| [2, 4, 8].map(|n| run(n, kind)));
+        let study = Study { runs: runs.concat(), ..Study::default() };
+        let mut summaries = summarise(&study);
+        for (summary, ranks) in summaries.iter_mut().zip([2, 4, 8, 2, 4, 8]) {
+            summary.ranks = ranks;
+            let phases = vec![("spawn".to_string(), 0.1 + 0.05 * f64::from(ranks))];
+            summary.recoveries = vec![Episode {
+                back_at: 1.0,
+                step: 1,
+                lost: Vec::new(),
+                rung: "respawn".into(),
+                phases,
+                redo_seconds: 0.0,
+                lost_steps: 0,
+            }];
+        }
+        let found = slopes(&study, &summaries);
+        let names: Vec<_> = found.iter().map(|slope| slope.name.as_str()).collect();
+        assert_eq!(names, ["respawn, exchange synchronous", "respawn, exchange asynchronous"]);
+        assert!((found[0].line.slope - 0.05).abs() < 1e-9 && found[0].ranks() == (2, 8));
+        assert_eq!(found[1].exchange, ExchangeKind::Asynchronous);
+    }
 }

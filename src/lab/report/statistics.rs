@@ -62,7 +62,7 @@ pub fn line(points: &[DataPoint]) -> Option<Line> {
     let mean = |of: fn(&DataPoint) -> f64| points.iter().map(of).sum::<f64>() / n;
     let (x, y) = (mean(|point| point.0), mean(|point| point.1));
     let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    if !(spread > 0.0) {
+    if spread.is_nan() || spread <= 0.0 {
         return None;
     }
     let together: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();

@@ -18,6 +18,9 @@ use crate::observe::spans::amount;
 /// What stands behind means.
 const INTERVALS: &str = ", with their 95 % intervals from four seeds on";
 
+/// A longer value is folded.
+const VALUE_CHARS_MAX: usize = 60;
+
 /// `mean ± half`, without an interval that rounds to nothing.
 fn with_interval(value: Option<Estimate>, unit: &str, write: impl Fn(f64) -> String) -> String {
     let Some(value) = value else { return NONE.to_string() };
@@ -279,6 +282,17 @@ pub fn runs(runs: &[RunSummary]) -> String {
     table.html("<b>Runs.</b>")
 }
 
+/// A value as code, one that would fill many lines behind its beginning.
+fn folded(value: &str) -> String {
+    let whole = format!("<code>{}</code>", escape(value));
+    if value.chars().count() <= VALUE_CHARS_MAX {
+        return whole;
+    }
+    let begin: String = value.chars().take(VALUE_CHARS_MAX / 2).collect();
+    let begin = escape(&begin);
+    format!("<details><summary><code>{begin}…</code></summary>{whole}</details>")
+}
+
 /// The keys in which the arms' configurations differ; empty when they do not. What there is more
 /// of, arms or keys, has the rows.
 pub fn differences(study: &Study, differences: &[Difference]) -> String {
@@ -288,7 +302,7 @@ pub fn differences(study: &Study, differences: &[Difference]) -> String {
     let arms = study.arms();
     let key = |difference: &Difference| format!("<code>{}</code>", escape(&difference.key));
     let value = |difference: &Difference, arm: usize| match &difference.values[arm] {
-        Some(value) => format!("<code>{}</code>", escape(&value.to_string())),
+        Some(value) => folded(&value.to_string()),
         None => "unset".to_string(),
     };
     let swatches = arms.iter().enumerate().map(|(colour, arm)| swatch(colour, arm));
