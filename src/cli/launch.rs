@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
     /// One JSON object on the last line of stdout: the run's folder and its result
-    #[arg(long, action = ArgAction::SetTrue, value_parser = form(), conflicts_with_all = ["dry_run", "check"])]
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
     json: Form,
 }
 
