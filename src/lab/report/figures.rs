@@ -49,7 +49,7 @@ impl RecoveryGroup<'_> {
 
     /// The arm, with the rung where the arm's name does not already say it.
     pub fn label(&self) -> String {
-        if self.arm.ends_with(self.rung) {
+        if self.arm.contains(self.rung) {
             self.arm.to_string()
         } else {
             format!("{} ({})", self.arm, self.rung)

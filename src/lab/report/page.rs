@@ -54,7 +54,9 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
     } else {
         page.add(&tables::arms(study, runs));
         page.figure(curves::validation_error(study));
-        page.add(&tables::minimum_errors(study, runs));
+        if runs.iter().any(|run| run.min_error.is_some()) {
+            page.add(&tables::minimum_errors(study, runs));
+        }
     }
     page.failures(study, runs);
     page.figure(curves::training_loss(study));
