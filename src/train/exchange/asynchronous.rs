@@ -6,6 +6,25 @@
 //! Every round ends in a vote. On no commit the part of Δw that was taken is given back. How many
 //! micro-batches of each owner a round contained travels with it, so a replacement continues each
 //! owner after its last *committed* micro-batch and nothing is counted twice.
+//!
+//! Where this is not the paper's, and why:
+//!
+//! - A vote a round; the paper looks at what `MPI_Allreduce` returned. Of one sum some ranks get
+//!   the result and others an error, and those would be a round apart from then on.
+//! - γ is divided by the global batch: a sweep over all owners moves w as a synchronous step does,
+//!   and one learning rate suits both exchanges.
+//! - Weight decay is part of Δw, with the weights that are committed when the gradient is there.
+//!   The paper's equation has none.
+//! - Running statistics are sent like w, `s / n + Δs`, without momentum: the paper does not say
+//!   what becomes of them, and all ranks are to evaluate with the same.
+//! - An owner is at most one micro-batch ahead of the committed ones (`BATCHES_AHEAD_MAX`), and a
+//!   round waits for half of a rank's owners, for a second at most: momentum tolerates little
+//!   delay, and a round moves all weights.
+//! - Workers hear of a commit when its weights are there, so that no micro-batch begins with older
+//!   ones than it has to.
+//! - A sum that is no finite number moves no weight; its round is counted, marked and told.
+//! - The world does not grow, and who lives keeps its owners: one that moved between living ranks
+//!   would leave a part of Δw behind that its new rank computes again.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};

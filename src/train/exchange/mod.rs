@@ -1,6 +1,5 @@
 //! How gradients meet. Both ways have the same shape: `attempt` goes up to the vote and may fail
-//! on some ranks only; after the vote everybody calls `apply`, or everybody `give_back`
-//!.
+//! on some ranks only; after the vote everybody calls `apply`, or everybody `give_back`.
 
 use std::time::Duration;
 
