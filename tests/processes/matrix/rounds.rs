@@ -1,7 +1,7 @@
 //! The rows of the asynchronous exchange (E): a rank dies while its workers run free. Its bits hang
-//! on timing, so there is no calm run to compare with: each row's run must learn, and its audit must
-//! say that every sample of every epoch was summed exactly once. (That all ranks hold the same is
-//! `tests/processes/asynchronous.rs`.)
+//! on timing, so there is no calm run to compare with: each row's run must learn, and its audit
+//! must say that every sample of every epoch was summed exactly once. (That all ranks hold the same
+//! is `tests/processes/asynchronous.rs`.)
 
 use super::play::{ASYNCHRONOUS, NO_RESIDENT, Planned, Repair};
 use super::rows::{
