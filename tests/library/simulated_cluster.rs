@@ -35,16 +35,16 @@ fn every_schedule_ends_as_promised() {
     assert!(tally.asynchronous > seeds / 4, "every third is asynchronous: {tally:?}");
 }
 
-/// All synchronous. Each showed a defect, or a checker that asked too much, which the first 2,000 do
-/// not: spares mistaken for each other (2023), a removal of a checkpoint cut short (2089), a repair
-/// recorded by its reporter and again by its heir (10204, 31717, 50007, 60742, 82699), a rank
-/// that died alone with a zero update (47717, 49859), a damaged checkpoint written again
-/// (63810, 92959), a ledger short at the end of a full disk (82813), a repair recorded twice,
-/// or never, where recovery gave up later (12079, 21357, 57128, 57341, 65580, 73732), an
-/// evicted member's damaged state taken for the one that all had agreed on, at every start anew
-/// (39075, 48966, 67930, 73339), three starts in a row each struck, one of them by a flipped
-/// bit (239898), an evaluation that all who had taken part in it took to their graves (25424,
-/// 93387), counts that a rank which committed alone had told for all (33673).
+/// All synchronous. Each showed a defect, or a checker that asked too much, which the first 2,000
+/// do not: spares mistaken for each other (2023), a removal of a checkpoint cut short (2089), a
+/// repair recorded by its reporter and again by its heir (10204, 31717, 50007, 60742, 82699), a
+/// rank that died alone with a zero update (47717, 49859), a damaged checkpoint written again
+/// (63810, 92959), a ledger short at the end of a full disk (82813), a repair recorded twice, or
+/// never, where recovery gave up later (12079, 21357, 57128, 57341, 65580, 73732), an evicted
+/// member's damaged state taken for the one that all had agreed on, at every start anew (39075,
+/// 48966, 67930, 73339), three starts in a row each struck, one of them by a flipped bit (239898),
+/// an evaluation that all who had taken part in it took to their graves (25424, 93387), counts that
+/// a rank which committed alone had told for all (33673).
 #[test]
 fn schedules_that_failed_once_end_as_promised() {
     let of_old = [2023, 2089, 10204, 31717, 47717, 49859, 50007, 60742, 63810, 82699, 82813, 92959];

@@ -119,10 +119,8 @@ pub struct Variant {
     pub owners: u32,
     /// `run.seed`.
     pub seed: u64,
-    /// `evaluation.every`, as text.
-    pub evaluation: String,
-    /// Whether it keeps checkpoints, and so the best one.
-    pub keeps: bool,
+    /// `evaluation.every` as text, and whether there are checkpoints, of which the best is kept.
+    pub evaluation: (String, bool),
     /// The order of samples, as text.
     pub bundles: String,
     /// The update, as text.
@@ -252,12 +250,12 @@ impl Scenario {
 
     /// What its bits depend on.
     pub fn variant(&self) -> Variant {
+        let (every, kept) = (self.config.evaluation.every, self.config.checkpoint.every);
         Variant {
             ranks: self.config.run.ranks,
             owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
             seed: self.config.run.seed,
-            evaluation: self.config.evaluation.every.to_string(),
-            keeps: self.config.checkpoint.every != Every::Never,
+            evaluation: (every.to_string(), kept != Every::Never),
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
             update: format!(
                 "{:?} {:?} {} {:?} {:?}",

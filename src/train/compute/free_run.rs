@@ -209,7 +209,7 @@ impl FreeRun {
         !self.lock().collected.is_empty()
     }
 
-    /// Whether this rank computes a micro-batch now, of `begun` since the start, or has computed one
+    /// Whether this rank computes a micro-batch now, of `begun` since the start, or has one
     /// that no round has taken. Its owners may be as far ahead as they can be: it need not begin
     /// another.
     pub fn is_at_work(&self, begun: u64) -> bool {
