@@ -209,9 +209,9 @@ impl FreeRun {
         !self.lock().collected.is_empty()
     }
 
-    /// Whether this rank computes a micro-batch now, of `begun` since the start, or has one
-    /// that no round has taken. Its owners may be as far ahead as they can be: it need not begin
-    /// another.
+    /// Whether this rank computes a micro-batch now, of `begun` since the start, or has computed
+    /// one that no round has taken. Its owners may be as far ahead as they can be: it need not
+    /// begin another.
     pub fn is_at_work(&self, begun: u64) -> bool {
         let state = self.lock();
         begun > state.finished || !state.collected.is_empty()
