@@ -101,8 +101,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     let events: Vec<Event> = played.lines(EVENTS);
     let entries: Vec<Entry> = played.lines(LEDGER);
     let marks = Marks::of(played, &entries);
-    let as_calm =
-        result.exact && !scenario.is_free() && !began_anew_otherwise(scenario, played, &events);
+    let as_calm = result.exact && !scenario.is_free() && !began_anew_otherwise(scenario, played);
     let checks = [
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
@@ -199,9 +198,10 @@ fn others_are_listed(scenario: &Scenario, played: &Played) -> bool {
 
 /// Whether all ranks computed otherwise from the first step that counts: such a run is exact, but
 /// its bits are those of no run that is played here.
-fn began_anew_otherwise(scenario: &Scenario, played: &Played, events: &[Event]) -> bool {
-    let anew = played.attempts.iter().map(|attempt| attempt.number);
-    let anew = anew.filter(|number| begun_from(events, *number) == Some(0)).max().unwrap_or(0);
+fn began_anew_otherwise(scenario: &Scenario, played: &Played) -> bool {
+    // By what it computed: a full disk may have taken no event of its start.
+    let anew = played.sightings.iter().filter(|seen| seen.step == 0).map(|seen| seen.attempt);
+    let anew = anew.max().unwrap_or(0);
     scenario.changes().any(|changed| changed.computes_otherwise(anew))
 }
 

@@ -459,12 +459,9 @@ fn short(next: &Next) -> String {
     }
 }
 
-/// What an attempt began from: its `run_start`, or what tells of its restart where a full disk did
-/// not take that.
+/// What an attempt began from: its `run_start`.
 pub fn begun_from(events: &[Event], attempt: u32) -> Option<u64> {
-    let start = |event: &&Event| {
-        let begins = matches!(event.kind, Kind::RunStart { .. } | Kind::Restarted { .. });
-        event.attempt == attempt && begins
-    };
+    let start =
+        |event: &&Event| event.attempt == attempt && matches!(event.kind, Kind::RunStart { .. });
     events.iter().find(start).map(|event| event.step)
 }
