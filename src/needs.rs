@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cluster::resident::Slots;
 use crate::config::{
-    CacheSize, Config, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
+    CacheSize, Config, Every, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
 };
 use crate::engine::memory::far::{self, Place};
 use crate::engine::memory::limits::Limits;
@@ -155,7 +155,8 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
         CacheSize::Bytes(bytes) => bytes.0,
     };
     // One more than is kept is there while it is verified.
-    let kept = u64::from(config.checkpoint.keep) + u64::from(config.checkpoint.keep_best) + 1;
+    let keeps_best = config.evaluation.every != Every::Never && config.checkpoint.keep_best > 0;
+    let kept = u64::from(config.checkpoint.keep) + u64::from(keeps_best) + 1;
     let part = |name, bytes, (holder, number), limits, advice| Demand {
         name,
         bytes,
@@ -165,7 +166,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
         advice,
     };
     let smaller = "choose a smaller model, or an optimizer that keeps less";
-    let fewer = "lower checkpoint.keep";
+    let fewer = "lower checkpoint.keep, or set checkpoint.keep_best = 0";
     let slot_bytes = Slots::vacant(shape).file_bytes();
     vec![
         part("both slots of the state", slot_bytes, (Holder::Rank, 1), slots, smaller),

@@ -258,6 +258,9 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
             best.step,
             100.0 * best.error
         ));
+        if result.validation.is_some_and(|validation| validation.best < best.error) {
+            lines.push("those of a better evaluation could not be kept".into());
+        }
     }
     let BadImages { train, validation } = result.bad_images;
     if train + validation > 0 {

@@ -2,10 +2,12 @@
 //! measured.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::config::Every;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{Best, RunResult, Validation};
+use crate::train::checkpoint::store;
 use crate::train::record::journal::EVENTS;
 
 use super::scenario::{self, Scenario};
@@ -20,8 +22,8 @@ pub struct Calm {
     pub weights: BTreeMap<u64, u64>,
     /// Its validation errors.
     pub validation: Option<Validation>,
-    /// The best evaluation, whose checkpoint it kept.
-    pub best: Option<Best>,
+    /// The best evaluation, and the state in the checkpoint that it kept of it.
+    pub best: Option<(Best, String)>,
     /// Steps of which its events tell an evaluation.
     pub curve: Curve,
     /// Decisions of the board it took.
@@ -40,9 +42,19 @@ pub fn calm(played: &Played) -> Result<Calm, String> {
             return Err(format!("two states before step {}", seen.step + 1));
         }
     }
-    let (validation, best) = (result.validation, result.best);
+    let (validation, best) = (result.validation, kept(played, result)?);
     let curve = curve(&played.lines(EVENTS));
     Ok(Calm { state_sha256, weights, validation, best, curve, settles: played.settles })
+}
+
+/// The best evaluation and what its checkpoint holds.
+fn kept(played: &Played, result: &RunResult) -> Result<Option<(Best, String)>, String> {
+    let Some(best) = result.best else { return Ok(None) };
+    let folder = Path::new(store::FOLDER).join(store::name_of(best.step));
+    let snapshot = store::read_snapshot(&played.files.memory, &folder, None);
+    let snapshot =
+        snapshot.map_err(|error| format!("the best, {best:?}, cannot be read: {error}"))?;
+    Ok(Some((best, snapshot.state_sha256())))
 }
 
 /// Validation errors as bits, by step: what the events tell last.
@@ -60,7 +72,7 @@ pub(super) fn curve(events: &[Event]) -> Curve {
 /// The final state, and the validation errors on the way to it.
 pub(super) fn check(
     scenario: &Scenario,
-    result: &RunResult,
+    (played, result): (&Played, &RunResult),
     events: &[Event],
     calm: &Calm,
 ) -> Result<(), String> {
@@ -74,8 +86,13 @@ pub(super) fn check(
     }
     // What a full disk did not take is nowhere.
     let full = scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. }));
-    if !timed && !full && result.best != calm.best {
-        let (found, expected) = (result.best, calm.best);
+    // One that was damaged where it lay may be the best.
+    let damaged = scenario.faults.iter().any(|f| matches!(f, scenario::Fault::Damage { .. }));
+    let (found, expected) = match damaged {
+        true => (calm.best.clone(), &calm.best),
+        false => (kept(played, result)?, &calm.best),
+    };
+    if !timed && !full && found != *expected {
         return Err(format!("{found:?} is kept as the best, without failures {expected:?}"));
     }
     let curve = curve(events);

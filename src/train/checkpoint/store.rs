@@ -11,9 +11,9 @@ use crate::config::Shown;
 use crate::data::Normalization;
 use crate::observe::clock::Clock;
 use crate::observe::notice::act_on;
-use crate::observe::result::Best;
 use crate::observe::storage::Storage;
 
+use crate::train::checkpoint::best::Kept;
 use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE};
 use crate::train::checkpoint::reading::{self, OLD, folder_name, io_error};
 use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, best, tensors, wire};
@@ -47,18 +47,18 @@ const WHY: &str = "WHY.txt";
 const BAD_KEPT_MAX: usize = 2;
 
 /// What goes, now that `written` is published and verified: `(delete, mark as bad)`. Later steps
-/// belong to a past that a rollback left behind. The one of step `best` stays. Pure.
+/// belong to a past that a rollback left behind. Those of steps `best` stay. Pure.
 pub fn retention(
     names: &[String],
     written: u64,
     keep: u32,
-    best: Option<u64>,
+    best: &[u64],
 ) -> (Vec<String>, Vec<String>) {
     let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
     steps.sort_unstable_by(|a, b| b.cmp(a));
     let (later, mut kept): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|&s| s > written);
     let mut surplus = kept.split_off(kept.len().min(keep.max(1) as usize));
-    surplus.retain(|step| Some(*step) != best);
+    surplus.retain(|step| !best.contains(step));
     let mut bad: Vec<&String> = names.iter().filter(|name| name.ends_with(BAD)).collect();
     bad.sort();
     bad.truncate(bad.len().saturating_sub(BAD_KEPT_MAX));
@@ -98,7 +98,11 @@ pub fn write(
         publish(storage, &beside, &name)
     });
     match &result {
-        Ok(()) => retire(storage, snapshot.state.step, keep),
+        Ok(()) => {
+            // Its own may not be named yet.
+            let best = snapshot.state.improvement.best.map(|best| best.step);
+            retire(storage, snapshot.state.step, keep, best);
+        }
         Err(_) => {
             // The storage is in trouble already; what stays is cleaned at the next start.
             let _ = storage.remove(&beside);
@@ -179,18 +183,15 @@ fn warn_of(action: &str, path: &Path, result: io::Result<()>) {
     }
 }
 
-fn retire(storage: &dyn Storage, written: u64, keep: u32) {
+fn retire(storage: &dyn Storage, written: u64, keep: u32, best: Option<u64>) {
     let folder = Path::new(FOLDER);
-    let names = match storage.list(folder) {
-        Ok(names) => names,
-        Err(error) => return warn_of("list", folder, Err(error)),
+    let (names, kept) = match (storage.list(folder), best::read(storage)) {
+        (Ok(names), Ok(kept)) => (names, kept),
+        // Which one is the best has to be known before another goes.
+        (Err(error), _) | (_, Err(error)) => return warn_of("list", folder, Err(error)),
     };
-    let best = match best::read(storage) {
-        Ok(best) => best.map(|best| best.step),
-        // Which one it is has to be known before another goes.
-        Err(error) => return warn_of("read which is the best of", folder, Err(error)),
-    };
-    let (delete, later) = retention(&names, written, keep, best);
+    let best: Vec<u64> = kept.into_iter().flat_map(Kept::steps).chain(best).collect();
+    let (delete, later) = retention(&names, written, keep, &best);
     for name in later {
         set_aside(storage, &name, &format!("the run went back and passed step {written} again"));
     }
@@ -208,24 +209,24 @@ fn discard(storage: &dyn Storage, name: &str) {
     warn_of("remove", &from, gone.and_then(|()| storage.remove(&to)));
 }
 
-/// A published checkpoint is the best from now on, and the one before it goes where `keep` does
-/// not cover it. Only for the run's writer, while nothing else is written.
-///
-/// # Errors
-/// The storage does not take it: the one before stays.
-pub fn name_best(storage: &dyn Storage, best: Best, keep: u32) -> io::Result<()> {
-    best::write(storage, best)?;
-    retire(storage, newest_step(storage).unwrap_or(best.step), keep);
-    Ok(())
+/// What `keep` does not cover goes, as a best one that no longer is. Only for the run's writer,
+/// while nothing is written.
+pub fn tidy(storage: &dyn Storage, keep: u32) {
+    if let Some(newest) = newest_step(storage) {
+        retire(storage, newest, keep, None);
+    }
 }
 
 /// Removes the checkpoints of steps after this one: the run has gone back and does not trust them.
 pub fn remove_later(storage: &dyn Storage, step: u64) {
-    let forgotten = best::read(storage).and_then(|best| match best {
-        Some(best) if best.step > step => best::forget(storage),
+    let put_back = best::read(storage).and_then(|kept| match kept {
+        Some(kept) if kept.best.step > step => match kept.back_to(step) {
+            Some(before) => best::write(storage, before),
+            None => best::forget(storage),
+        },
         _ => Ok(()),
     });
-    warn_of("forget the best of", Path::new(FOLDER), forgotten);
+    warn_of("put back the best of", Path::new(FOLDER), put_back);
     match published(storage) {
         Ok(found) => {
             for (_, path) in found.iter().filter(|(later, _)| *later > step) {

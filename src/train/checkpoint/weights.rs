@@ -349,7 +349,7 @@ pub fn best_of(path: &Path) -> Result<(PathBuf, Which), WeightsError> {
     }
     let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
     let storage = FileSystem::new(&root);
-    let found = best::read(&storage).map_err(read)?.ok_or_else(|| {
+    let found = best::read(&storage).map_err(read)?.map(|kept| kept.best).ok_or_else(|| {
         none(
             "no evaluation's weights are kept yet, or checkpoint.keep_best = 0, or an earlier \
              release wrote it; without --best the newest checkpoint is taken",

@@ -76,7 +76,7 @@ pub struct Keeper {
     world_next_member: u32,
     writer: Option<Writer>,
     /// The last checkpoint that was begun; none before the first step that is looked at.
-    pub(super) last: Option<Last>,
+    last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
     /// Whether a checkpoint is due that the writer has no room for, which was said.
@@ -168,6 +168,8 @@ impl Keeper {
         {
             tracing::warn!("a checkpoint of a distrusted state may still be written");
         }
+        // What it has written goes too: nobody is to be told of it.
+        drop(self.writer.as_ref().map(Writer::poll));
         checkpoint::store::remove_later(self.means.storage.as_ref(), target);
         let cursor = self.means.facts.order.cursor(target);
         self.last = self.last.map(|last| Last { step: target, cursor, ..last });
@@ -393,29 +395,45 @@ impl Keeper {
         Err(TrainError::JobLost(format!("cannot write result.json: {last}")))
     }
 
-    /// The checkpoint of the state at hand is on disk: begun if it is not, tried again once if it
-    /// fails. False where it is not there, or the writer was still at work after `limit`.
-    pub(super) fn put_on_disk(
+    /// The checkpoint of the state at hand is on disk after so long: begun if it is not, tried again
+    /// once if it fails. False where it is not there, or the writer is still at work.
+    pub(super) fn put_on_disk_within(
         &mut self,
         rank: &Rank,
         journal: &mut Journal,
         limit: Duration,
     ) -> bool {
-        self.wait_for_copy();
-        for _ in 0..FINAL_CHECKPOINT_TRIES {
-            if !self.writer().finish(limit) {
-                return false;
-            }
-            self.report(journal, rank.place());
-            if self.published == Some(rank.state.position.step) {
-                return true;
-            }
-            self.begin(rank, journal.seconds());
+        let (until, step) = (self.means.clock.now() + limit, rank.state.position.step);
+        for again in 0..FINAL_CHECKPOINT_TRIES {
             self.wait_for_copy();
+            if again > 0 || !self.has_begun(step) {
+                // Those before it may have the writer's hands full.
+                self.finish_until(until, journal, rank);
+                if self.published == Some(step) {
+                    return true;
+                }
+                self.begin(rank, journal.seconds());
+                self.wait_for_copy();
+            }
+            let done = self.finish_until(until, journal, rank);
+            if !done || self.published == Some(step) {
+                break;
+            }
         }
-        let done = self.writer().finish(limit);
+        self.published == Some(step)
+    }
+
+    /// False where the writer was still at work then.
+    fn finish_until(&mut self, until: Duration, journal: &mut Journal, rank: &Rank) -> bool {
+        let left = until.saturating_sub(self.means.clock.now());
+        let done = self.writer().finish(left);
         self.report(journal, rank.place());
-        done && self.published == Some(rank.state.position.step)
+        done
+    }
+
+    /// Whether the newest checkpoint that was begun is of this step.
+    pub(super) fn has_begun(&self, step: u64) -> bool {
+        self.last.is_some_and(|last| last.step == step)
     }
 
     /// Whether a checkpoint is being written.
@@ -426,7 +444,7 @@ impl Keeper {
     /// The checkpoint that the run ends with.
     fn last_checkpoint(&mut self, rank: &Rank, journal: &mut Journal) {
         let limit = self.means.facts.last_limit;
-        if !self.put_on_disk(rank, journal, limit) && self.is_writing() {
+        if !self.put_on_disk_within(rank, journal, limit) && self.is_writing() {
             let limit = Span(limit);
             self.unwritten = Some(format!(
                 "it took longer than {limit}; raise recovery.time_limit to wait longer"

@@ -51,6 +51,10 @@ impl Ended<'_> {
         let ledger = insist(|| storage.read(Path::new(LEDGER))).unwrap_or_default();
         let ledger = parse_lines::<Entry>(Path::new(LEDGER), &ledger).unwrap_or_default();
         let position = self.position;
+        let kept = best::read(storage).unwrap_or_else(|error| {
+            tracing::warn!("which checkpoint is the best is not in the result: {error}");
+            None
+        });
         let known = from_nothing(self.run_id, self.place.attempt, self.status, &self.reason);
         let known = RunResult { seconds: self.seconds, ..known };
         let result = RunResult {
@@ -62,7 +66,7 @@ impl Ended<'_> {
             validation: position
                 .last_error
                 .map(|error| Validation { error, best: position.best_error.unwrap_or(error) }),
-            best: best::read(storage).ok().flatten(),
+            best: kept.map(|kept| kept.best),
             state_sha256: self.state_sha256,
             exact: position.exact,
             conclusive: self.conclusive,

@@ -182,9 +182,9 @@ proptest! {
     ) {
         let all: Vec<u64> = steps.into_iter().collect();
         let written = all[written.index(all.len())];
-        let best = best.map(|best| all[best.index(all.len())]);
+        let best: Vec<u64> = best.into_iter().map(|best| all[best.index(all.len())]).collect();
         let present: Vec<String> = all.iter().map(|&step| store::name_of(step)).collect();
-        let (delete, later) = store::retention(&present, written, keep, best);
+        let (delete, later) = store::retention(&present, written, keep, &best);
         let stays = |step: &u64| {
             let name = store::name_of(*step);
             !delete.contains(&name) && !later.contains(&name)
@@ -194,7 +194,7 @@ proptest! {
         let newest: Vec<u64> =
             all.iter().rev().copied().filter(|&step| step <= written).take(kept).collect();
         let is_kept = |step: &u64| {
-            newest.contains(step) || (Some(*step) == best && *step <= written)
+            newest.contains(step) || (best.contains(step) && *step <= written)
         };
         prop_assert_eq!(left, all.iter().rev().copied().filter(is_kept).collect::<Vec<u64>>());
         prop_assert!(later.iter().all(|name| store::step_of(name).unwrap() > written));
