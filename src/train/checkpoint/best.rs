@@ -1,7 +1,7 @@
 //! `checkpoints/best.json`: which checkpoint is of the run's best evaluation. That one stays,
 //! whatever `checkpoint.keep` says. It is written once the checkpoint is there and verified. While
-//! nobody has compared the replicas since (`recovery.integrity_every`), the best before it stays too:
-//! a state that was damaged may look better than it is.
+//! nobody has compared the replicas since (`recovery.integrity_every`), the best before it stays
+//! too: a state that was damaged may look better than it is.
 
 use std::io;
 use std::path::{Path, PathBuf};

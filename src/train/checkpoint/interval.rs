@@ -10,8 +10,8 @@ const COSTS_MIN: f64 = 10.0;
 const COST_SECONDS_MAX: f64 = 86_400.0;
 
 /// Seconds from one checkpoint to the next: those that lose least time, but for the storage, which
-/// may be slow and is others' too (the best ones come on top). `storage_seconds`: what it was busy with the last one, of which
-/// it gets at most one in ten.
+/// may be slow and is others' too. `storage_seconds`: what it was busy with the last one, of which
+/// it gets at most one in ten; those of best evaluations come on top.
 pub fn automatic(cost_seconds: f64, storage_seconds: f64, mtbf_seconds: f64) -> f64 {
     let busy = if storage_seconds.is_nan() { 0.0 } else { storage_seconds };
     let least = busy.clamp(0.0, COST_SECONDS_MAX) * COSTS_MIN;

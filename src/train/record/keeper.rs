@@ -395,8 +395,8 @@ impl Keeper {
         Err(TrainError::JobLost(format!("cannot write result.json: {last}")))
     }
 
-    /// The checkpoint of the state at hand is on disk after so long: begun if it is not, tried again
-    /// once if it fails. False where it is not there, or the writer is still at work.
+    /// The checkpoint of the state at hand is on disk after so long: begun if it is not, tried
+    /// again once if it fails. False where it is not there, or the writer is still at work.
     pub(super) fn put_on_disk_within(
         &mut self,
         rank: &Rank,
