@@ -90,10 +90,17 @@ fn jpeg(bytes: &[u8]) -> Result<Image, String> {
         header.set_options(options.set_max_width(usize::MAX).set_max_height(usize::MAX));
         let size = header.decode_headers().ok().and_then(|()| header.dimensions());
         let refused = size.and_then(|(width, height)| refused_size(width, height));
-        format!("JPEG: {}", refused.unwrap_or_else(|| format!("{error:?}")))
+        format!("JPEG: {}", refused.unwrap_or_else(|| undecodable(bytes, &error)))
     })?;
     let (width, height) = decoder.dimensions().ok_or("JPEG: no dimensions")?;
     image(width, height, pixels)
+}
+
+/// The decoder's words, which end in a line of their own, and what they mostly mean.
+fn undecodable(bytes: &[u8], error: &impl std::fmt::Debug) -> String {
+    const END: [u8; 2] = [0xff, 0xd9];
+    let cut = if bytes.ends_with(&END) { "" } else { "; the file is cut off, its end is missing" };
+    format!("{}{cut}", format!("{error:?}").trim())
 }
 
 fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String> {

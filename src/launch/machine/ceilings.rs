@@ -198,7 +198,7 @@ mod tests {
             ("ulimit -v", "raise it"),
             ("of memory", "(-n)"),
             ("/dev/shm", "recovery.resident_dir"),
-            ("of disk", "checkpoint.keep, or name another --run-dir"),
+            ("of disk", "checkpoint.keep_best = 0, or name another --run-dir"),
             ("ulimit -n", "raise it"),
             ("ulimit -u", "raise it"),
             ("pids.max", "raise it"),
