@@ -124,6 +124,11 @@ pub fn canonical(path: &Path) -> PathBuf {
     real.unwrap_or_else(|| path.to_path_buf())
 }
 
+/// What is there of a path: itself, or the nearest above it. A link that leads nowhere is there.
+pub fn nearest(path: &Path) -> &Path {
+    path.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(path)
+}
+
 /// Short, the same for every attempt in this folder, different for every other folder. `run_dir` is
 /// absolute.
 pub fn id(run_dir: &Path) -> String {

@@ -20,7 +20,6 @@ use crate::launch::start::claim::{self, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening::{self, Processors, Room};
 use crate::launch::start::run_dir::{Found, Owners};
-use crate::launch::start::trial::Trial;
 use crate::observe::console;
 use crate::observe::ledger;
 use crate::run_folder;
@@ -84,8 +83,7 @@ fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, R
     if matches!(there, Found::Completed(_)) {
         return Ok(vec![run]);
     }
-    // Room is that of a folder that is there.
-    let _trial = (!job.run.path().exists()).then(|| Trial::of(&mut job.run)).transpose()?;
+    job.run.check_makeable()?;
     let config = &job.config;
     let sets = sets::look(config)?;
     let model = feasible::model(config, &*sets.train.source, resolve_owners(config))?;

@@ -6,4 +6,3 @@ pub mod claim;
 pub mod job;
 pub mod opening;
 pub mod run_dir;
-pub mod trial;

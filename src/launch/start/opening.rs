@@ -13,6 +13,7 @@ use crate::launch::traces::folders;
 use crate::model::spec::ModelError;
 use crate::model::{Graph, catalogue, layout};
 use crate::needs::{Load, Needs, needs};
+use crate::run_folder;
 
 use super::job::Job;
 
@@ -52,9 +53,10 @@ pub struct Room {
     pub short: Vec<String>,
 }
 
-/// That of a job whose folder is there.
+/// That of a job. Disk is that of its folder, or of where that will be made.
 pub fn room(job: &Job) -> Room {
-    let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
+    let folder = run_folder::nearest(job.run.path());
+    let have = Ceilings::granted(cgroup::read()).with_free(folder, held_bytes(job));
     Room { needs: needs_of_job(job).map(|need| need.line()), short: short(job, have) }
 }
 

@@ -222,6 +222,19 @@ impl RunDir {
         Ok(())
     }
 
+    /// Whether `create` could make the folder, where there is none: another name is made beside the
+    /// first that is missing, and taken away at once. Whoever makes the folder meanwhile keeps it.
+    pub fn check_makeable(&self) -> Result<(), LaunchError> {
+        let nearest = run_folder::nearest(&self.path);
+        if nearest == self.path && nearest.is_dir() {
+            return Ok(());
+        }
+        let probe = nearest.join(format!(".kintsugi-look-{}", std::process::id()));
+        std::fs::create_dir(&probe)
+            .and_then(|()| std::fs::remove_dir(&probe))
+            .map_err(io_error(format!("creating {}", self.join("logs").shown())))
+    }
+
     /// Writes the configuration in force.
     pub fn write_config(&self, config: &Config) -> Result<(), LaunchError> {
         let text = identity::resolved_text(config);
@@ -266,7 +279,6 @@ fn is_there(path: &Path) -> Result<bool, LaunchError> {
     insist(|| std::fs::exists(path)).map_err(io_error(format!("looking at {}", path.shown())))
 }
 
-/// `key: old -> new`, a line each.
 /// Whether a run that has completed so is as long as it is asked to be by now. Rounds of the
 /// asynchronous exchange are no steps.
 fn is_long_enough(result: &RunResult, train: &Train) -> bool {
@@ -314,6 +326,24 @@ mod tests {
         EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
         assert_eq!(found, Found::Completed(Box::new(completed())));
+    }
+
+    #[test]
+    fn a_folder_that_can_be_made_is_not_made_and_one_that_cannot_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let (file, link) = (above.path().join("file"), above.path().join("link"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let held = || std::fs::read_dir(above.path()).unwrap().count();
+        for (path, can) in [("a/b/run", true), ("", true), ("file/run", false), ("link", false)] {
+            let mut run = RunDir::at(&above.path().join(path)).unwrap();
+            assert_eq!(run.check_makeable().is_ok(), can, "{path}");
+            assert_eq!(held(), 2, "{path}");
+            if !can {
+                let code = |error: LaunchError| error.exit_code();
+                assert_eq!(run.check_makeable().map_err(code), run.create().map_err(code));
+            }
+        }
     }
 
     #[test]
