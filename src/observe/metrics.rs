@@ -1,7 +1,8 @@
 //! `RUN/metrics.csv`: a run's curves for pandas, spreadsheets and trackers, a row for each step
 //! that was told or evaluated, made anew from `events.jsonl` and put in the place of the older
 //! file. So steps that a rollback took away are gone, and none is there twice, whatever ended
-//! before. Written by whoever shows the run's progress; what cannot be written is one warning.
+//! before. Written by whoever shows the run's progress; what cannot be written is one warning,
+//! and is tried again.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -49,20 +50,31 @@ impl Rows {
         };
         let row = match event.kind {
             Kind::Step { epoch, loss, error, learning_rate, .. } => {
+                // Where a repair went back there is no other word of it.
+                self.drop_above(event.step);
+                // Told before, it was done again: its evaluation is one of weights that are gone.
+                if self.0.get(&event.step).is_some_and(|row| row.train.is_some()) {
+                    self.0.remove(&event.step);
+                }
                 let train = Some([loss, error, learning_rate]);
                 Row { epoch: Some(epoch), train, ..row(self) }
             }
             Kind::Evaluation { error, average_error, loss, .. } => {
+                self.drop_above(event.step);
                 Row { validation: Some([loss, error]), average_error, ..row(self) }
             }
             // What was told of steps that are no longer committed.
             Kind::RunStart { .. } | Kind::Restarted { .. } => {
-                self.0.retain(|step, _| *step <= event.step);
+                self.drop_above(event.step);
                 return;
             }
             _ => return,
         };
         self.0.insert(event.step, row);
+    }
+
+    fn drop_above(&mut self, last: u64) {
+        self.0.retain(|step, _| *step <= last);
     }
 
     fn csv(&self) -> Vec<u8> {
@@ -91,7 +103,8 @@ pub struct Metrics {
     rows: Rows,
     /// Not before.
     next: Instant,
-    failed: bool,
+    /// That it cannot be written; it is tried again.
+    warned: bool,
 }
 
 impl Metrics {
@@ -103,7 +116,7 @@ impl Metrics {
             tail: EventTail::new(run_dir.join(EVENTS_FILE)),
             rows: Rows::default(),
             next: Instant::now(),
-            failed: false,
+            warned: false,
         }
     }
 
@@ -124,9 +137,6 @@ impl Metrics {
 
     /// Writes all that the log holds.
     pub fn write(&mut self) {
-        if self.failed {
-            return;
-        }
         let begun = Instant::now();
         loop {
             let events = self.tail.poll();
@@ -139,9 +149,10 @@ impl Metrics {
             Ok(storage) => storage.replace(Path::new(METRICS_FILE), &self.rows.csv()),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
-        if let Err(error) = written {
-            self.failed = true;
-            tracing::warn!("{}: {error}; the run goes on without it", self.file.shown());
+        if let Err(error) = written
+            && !std::mem::replace(&mut self.warned, true)
+        {
+            tracing::warn!("{}: {error}; the run goes on", self.file.shown());
         }
         self.next = Instant::now() + (begun.elapsed() * PARTS).max(PAUSE);
     }
@@ -217,14 +228,50 @@ mod tests {
         assert_eq!(written(folder.path()), rows);
     }
 
+    #[test]
+    fn a_repair_that_goes_back_takes_its_rows_without_a_word_of_a_restart() {
+        let mut rows = Rows::default();
+        let warning = Kind::Warning { message: "rolled back".into() };
+        let all = [
+            told(2, 2.0),
+            told(4, 4.0),
+            evaluated(4, None),
+            told(6, 6.0),
+            event(2, warning),
+            told(4, 5.0),
+        ];
+        all.iter().for_each(|event| rows.on(event));
+        assert_eq!(rows.0.keys().copied().collect::<Vec<_>>(), [2, 4]);
+        assert_eq!((rows.0[&4].train.unwrap()[0], rows.0[&4].validation), (5.0, None));
+        // Nor where an evaluation is what is told first.
+        [told(6, 6.0), evaluated(4, None)].iter().for_each(|event| rows.on(event));
+        assert_eq!(rows.0.keys().copied().collect::<Vec<_>>(), [2, 4]);
+        assert!(rows.0[&4].train.is_some() && rows.0[&4].validation.is_some());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_when_it_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = EventLog::new(Arc::new(FileSystem::new(folder.path())));
+        let mut metrics = Metrics::new(folder.path());
+        // A folder has its name.
+        std::fs::create_dir(folder.path().join(METRICS_FILE)).unwrap();
+        log.append(&told(2, 2.0)).unwrap();
+        metrics.write();
+        assert!(metrics.warned);
+        std::fs::remove_dir(folder.path().join(METRICS_FILE)).unwrap();
+        metrics.write();
+        assert_eq!(written(folder.path()).len(), 2);
+    }
+
     proptest! {
         /// Of any run that is rolled back now and then, each step that stands is there once.
         #[test]
         fn the_rows_are_the_steps_that_stand(
-            parts in prop::collection::vec((1u64..20, 0u64..20), 1..8),
+            parts in prop::collection::vec((1u64..20, 0u64..20, any::<bool>()), 1..8),
         ) {
             let (mut rows, mut step, mut stand) = (Rows::default(), 0, Vec::new());
-            for (forward, back) in parts {
+            for (forward, back, is_restart) in parts {
                 for _ in 0..forward {
                     step += 1;
                     stand.push(step);
@@ -232,8 +279,13 @@ mod tests {
                 }
                 step -= back.min(step);
                 stand.retain(|known| *known <= step);
-                rows.on(&restarted(step));
+                if is_restart {
+                    rows.on(&restarted(step));
+                }
             }
+            // What nobody told of is known from the next step.
+            rows.on(&told(step + 1, 1.0));
+            stand.push(step + 1);
             prop_assert_eq!(rows.0.keys().copied().collect::<Vec<_>>(), stand);
         }
     }

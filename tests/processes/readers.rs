@@ -1,6 +1,7 @@
 //! What other programs read of a run: `metrics.csv`, and the readers in python/, over a real run
 //! that was rolled back, killed with its supervisor and gone on with.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use kintsugi::observe::event::Kind;
@@ -36,7 +37,28 @@ fn rows_are_the_steps_that_stand_and_python_reads_the_same() {
     let text = std::fs::read_to_string(folder.join("metrics.csv")).unwrap();
     let cell = |line: &str, at: usize| line.split(',').nth(at).unwrap().to_owned();
     let steps: Vec<u64> = text.lines().skip(1).map(|line| cell(line, 0).parse().unwrap()).collect();
-    assert!(steps.windows(2).all(|two| two[0] < two[1]), "{text}");
+    // The last telling of a step stands, but for steps that came before another went back.
+    let mut told: BTreeMap<u64, [String; 2]> = BTreeMap::new();
+    let mut evaluations = BTreeSet::new();
+    for event in &events {
+        match &event.kind {
+            Kind::Step { loss, error, .. } => {
+                told.retain(|step, _| *step < event.step);
+                evaluations.retain(|step| *step < event.step);
+                told.insert(event.step, [loss, error].map(ToString::to_string));
+            }
+            Kind::Evaluation { .. } => {
+                evaluations.insert(event.step);
+            }
+            _ => {}
+        }
+    }
+    let rows = text.lines().skip(1).filter(|line| !cell(line, 3).is_empty());
+    let rows: BTreeMap<u64, [String; 2]> =
+        rows.map(|line| (cell(line, 0).parse().unwrap(), [cell(line, 3), cell(line, 4)])).collect();
+    assert_eq!(rows, told);
+    let all = told.keys().chain(&evaluations).copied().collect::<BTreeSet<u64>>();
+    assert_eq!(steps, all.into_iter().collect::<Vec<_>>(), "each once, in order");
     let evaluated = |line: &&str| !cell(line, 7).is_empty();
     let evaluated: Vec<u64> =
         text.lines().skip(1).filter(evaluated).map(|line| cell(line, 0).parse().unwrap()).collect();
