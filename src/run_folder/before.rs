@@ -204,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn the_table_has_every_name_that_a_start_makes() {
+        let table = include_str!("README.md");
+        for name in FILES.iter().chain(&MADE) {
+            let is_there = [format!("`{name}`"), format!("`{name}/`")];
+            assert!(is_there.iter().any(|word| table.contains(word)), "{name}");
+        }
+    }
+
+    #[test]
     fn a_run_that_was_there_is_what_it_was_and_what_others_put_there_stays() {
         let above = tempfile::tempdir().unwrap();
         let run = above.path().join("run");
