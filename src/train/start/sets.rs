@@ -106,6 +106,7 @@ fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataErro
 /// epoch by which the cursor lies in that of the newest step.
 pub(super) fn position_by_ledger(around: &Surroundings) -> (Position, u64) {
     let mut position = Position::start();
+    position.go_on_with(around.arguments.config.train.exchange);
     let newest = ledger::newest(around.storage.as_ref());
     let epochs = newest.map_or(1, |line| line.epoch + 1);
     if let Some(line) = newest {
