@@ -71,7 +71,11 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(REFUSED, error),
     };
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| run_folder::usual(&config));
+    let usual = || run_folder::usual(&config);
+    let run_dir = match args.run_dir.clone().map_or_else(usual, Ok) {
+        Ok(folder) => folder,
+        Err(error) => return fail(REFUSED, error),
+    };
     // After the folder was named: where a command is given does not make it another run.
     if let Err(error) = paths::resolve(&mut config) {
         return fail(REFUSED, error);

@@ -39,6 +39,8 @@ const SIGNS: [&str; 5] = ["config.toml", "events.jsonl", "world.json", RESULT, "
 pub struct NoRun {
     path: PathBuf,
     why: String,
+    /// That it could not be looked at: there may be one.
+    unknown: bool,
 }
 
 /// Whether there is a run in a folder, whatever has become of it.
@@ -46,23 +48,39 @@ pub struct NoRun {
 /// # Errors
 /// What is there instead.
 pub fn find(run_dir: &Path) -> Result<(), NoRun> {
-    let no_run = |why: String| NoRun { path: run_dir.to_path_buf(), why };
+    let no_run = |why: String| NoRun { path: run_dir.to_path_buf(), why, unknown: false };
+    let unknown =
+        |error: io::Error| NoRun { unknown: true, ..no_run(format!("cannot be read ({error})")) };
+    let holds_a_sign = || {
+        let mut signs = SIGNS.iter().map(|sign| run_dir.join(sign).try_exists());
+        signs.find(|there| !matches!(there, Ok(false))).unwrap_or(Ok(false))
+    };
     match std::fs::metadata(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(no_run("does not exist".into()))
         }
-        Err(error) => Err(no_run(format!("cannot be read ({error})"))),
+        Err(error) => Err(unknown(error)),
         Ok(found) if !found.is_dir() => Err(no_run("is no folder".into())),
-        Ok(_) if SIGNS.iter().any(|sign| run_dir.join(sign).exists()) => Ok(()),
+        Ok(_) if holds_a_sign().map_err(unknown)? => Ok(()),
         Ok(_) => Err(no_run(format!("holds no run ({} or others)", SIGNS[..3].join(", ")))),
     }
 }
 
 /// Where the run of a configuration lives that nobody placed: where an earlier release let it
 /// begin, if it did, else by its name of today.
-pub fn usual(config: &Config) -> PathBuf {
+///
+/// # Errors
+/// Whether there is one cannot be told.
+pub fn usual(config: &Config) -> Result<PathBuf, NoRun> {
     let (now, earlier) = (identity::run_directory(config), identity::earlier_run_directory(config));
-    if find(&now).is_err() && find(&earlier).is_ok() { earlier } else { now }
+    for folder in [&now, &earlier] {
+        match find(folder) {
+            Ok(()) => return Ok(folder.clone()),
+            Err(error) if error.unknown => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(now)
 }
 
 /// The runs right below a folder, by name; without what `--fresh` moved aside.

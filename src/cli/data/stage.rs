@@ -81,7 +81,11 @@ pub fn run(args: &Args) -> Result<ExitCode, DataError> {
               \"during\" in its configuration",
         );
     }
-    let folder = args.run_dir.clone().unwrap_or_else(|| run_folder::usual(&config));
+    let usual = || run_folder::usual(&config);
+    let folder = match args.run_dir.clone().map_or_else(usual, Ok) {
+        Ok(folder) => folder,
+        Err(error) => return refused(&error),
+    };
     let run = match RunDir::at(&folder) {
         Ok(run) => run,
         Err(error) => return refused(&error),

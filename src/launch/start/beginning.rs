@@ -65,7 +65,9 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
     let program = std::env::current_exe()
         .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
-    let folder = wish.run_dir.unwrap_or_else(|| run_folder::usual(&config));
+    let usual = || run_folder::usual(&config);
+    let folder = wish.run_dir.map_or_else(usual, Ok);
+    let folder = folder.map_err(|error| LaunchError::Refused { reason: error.to_string() })?;
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
     let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
