@@ -3,7 +3,7 @@
     import kintsugi
     run = kintsugi.read_run("runs/quick-0123abcd")
     run.evaluations[-1]["error"]
-    run.frame().plot(y="validation_error")      # needs pandas
+    run.frame()["validation_error"].dropna().plot()   # needs pandas
 """
 
 import json

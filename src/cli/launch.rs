@@ -61,7 +61,8 @@ pub struct Args {
     /// With fewer living nodes the run ends (exit code 75), to be requeued
     #[arg(long, value_name = "NODES", default_value_t = 1)]
     min_nodes: u32,
-    /// Begins a new run with the weights of this one (its newest checkpoint), as model.init does
+    /// Begins a new run, of as many epochs as it says, with this one's newest weights, as model.init
+    /// does
     #[arg(long, value_name = "RUN")]
     extend: Option<PathBuf>,
     /// Prints the mpirun line and starts nothing
@@ -73,6 +74,7 @@ pub struct Args {
     check: bool,
     /// One JSON object on the last line of stdout: the run's folder and its result
     #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    #[arg(conflicts_with_all = ["dry_run", "check"])]
     json: Form,
 }
 
@@ -153,7 +155,7 @@ fn refuse_extension(args: &Args) -> Result<(), LaunchError> {
     if let Err(error) = run_folder::find(run) {
         return refused(format!("--extend: {error}"));
     }
-    if args.set.iter().any(|text| text.trim_start().starts_with("model.init")) {
+    if args.set.iter().any(|text| text.split('=').next().map(str::trim) == Some("model.init")) {
         let reason = "--extend and model.init both name first weights: leave one of them out";
         return refused(reason.into());
     }

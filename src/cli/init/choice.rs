@@ -140,18 +140,13 @@ impl Choice {
     /// The batch over so many ranks.
     fn share_out(&mut self, ranks: u32, samples: u64) {
         self.ranks = ranks;
-        self.owners = match OWNERS.is_multiple_of(ranks) {
-            true => OWNERS,
-            false => ranks,
+        // A norm sees one owner's pictures of a step: eight at least.
+        let (owners, each) = match samples {
+            2000.. if OWNERS.is_multiple_of(ranks) => (OWNERS, 8),
+            500.. => (ranks, 16),
+            _ => (ranks, 8),
         };
-        if u64::from(self.owners) * 2 > samples {
-            self.owners = ranks;
-        }
-        let each = match samples {
-            2000.. => 8,
-            500.. => 4,
-            _ => 2,
-        };
+        self.owners = owners;
         self.batch = u64::from(self.owners) * each;
         // One of a rank's processors is for what it does beside computing.
         self.threads = (self.processors / ranks).saturating_sub(1).clamp(1, THREADS_MAX);

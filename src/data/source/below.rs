@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 
-use super::leftovers::is_picture;
+use super::leftovers::{Leftovers, is_picture};
 
 /// Folders within folders, at most: more is a loop of links.
 const DEPTH_MAX: usize = 32;
@@ -27,7 +27,11 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> io::Result<()>
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.shown()));
     for entry in fs::read_dir(folder).map_err(naming)? {
         let path = entry.map_err(naming)?.path();
-        match path.is_dir() {
+        // As in a training set.
+        if path.file_name().is_some_and(|name| Leftovers::default().takes(name)) {
+            continue;
+        }
+        match fs::metadata(&path).map_err(naming)?.is_dir() {
             true if depth == 0 => {
                 return Err(naming(io::Error::other("folders within folders without end")));
             }
@@ -48,7 +52,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("cats/young")).unwrap();
-        for name in ["cats/young/b.JPG", "cats/a.png", "notes.txt", "c.webp"] {
+        for name in ["cats/young/b.JPG", "cats/a.png", "notes.txt", "c.webp", "._c.webp"] {
             fs::write(at(name), b"").unwrap();
         }
         let expected = ["c.webp", "cats/a.png", "cats/young/b.JPG"].map(at);

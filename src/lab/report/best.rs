@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::Study;
-use super::statistics::{Estimate, estimate};
+use super::statistics::{Estimate, INTERVAL_FROM, estimate};
 use super::summary::{RunSummary, is_calm};
 
 /// An arm's lowest validation errors, fractions.
@@ -94,8 +94,13 @@ pub fn best(study: &Study, runs: &[RunSummary]) -> Option<Best> {
     }
     let mut rated = rated.into_iter();
     let (best, next) = (rated.next()?, rated.next()?);
-    let is_clear = best.errors.len().min(next.errors.len()) > 1 && best.range().1 < next.range().0;
+    let is_clear = are_apart(&best, &next);
     Some(Best { best, next, is_clear })
+}
+
+/// Whether seeds tell two arms apart: of few, two of one kind are often apart by chance.
+fn are_apart(best: &Rated, next: &Rated) -> bool {
+    best.errors.len().min(next.errors.len()) >= INTERVAL_FROM && best.range().1 < next.range().0
 }
 
 #[cfg(test)]
@@ -109,7 +114,7 @@ mod tests {
 
     fn told(a: &[f64], b: &[f64]) -> String {
         let (best, next) = (rated("a", a), rated("b", b));
-        let is_clear = best.range().1 < next.range().0;
+        let is_clear = are_apart(&best, &next);
         Best { best, next, is_clear }.words()
     }
 
@@ -118,7 +123,9 @@ mod tests {
         let few = told(&[0.1, 0.12], &[0.2, 0.22]);
         assert_eq!(
             few,
-            "Lowest validation error: a, 11.00 % (10.00, 12.00); next: b, 21.00 % (20.00, 22.00)."
+            "Lowest validation error: a, 11.00 % (10.00, 12.00); next: b, 21.00 % (20.00, 22.00); \
+             these seeds do not tell them apart.",
+            "of two and two seeds of one kind one pair in three is apart"
         );
         let four = told(&[0.1, 0.12, 0.1, 0.12], &[0.2; 4]);
         assert!(four.contains("a, 11.00 ± 1.84 % over 4 seeds; next: b, 20.00 ± 0.00"), "{four}");
