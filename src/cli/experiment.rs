@@ -111,6 +111,10 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
         if made == Made::Interrupted {
             return Ok(ExitCode::from(Status::Interrupted.exit_code()));
         }
+        if let Made::Failed(code) = made {
+            let code = code.map_or("no exit code".into(), |code| format!("exit code {code}"));
+            say!("warning: the warm-up ended with {code}: the first arm pays for what it makes");
+        }
     }
     let index = Index::new(&experiment, &text, &plan, command_line());
     let mut making = Making { runner, index, forecast, made: Vec::new() };
@@ -183,7 +187,9 @@ fn time_ahead(
 fn told(args: &Args, plan: &[PlannedRun], size: &str, limit_seconds: Option<f64>) -> ExitCode {
     let lines = plan.iter().map(PlannedRun::name);
     lines.for_each(|line| print_line!("{line}"));
-    print_line!("{size}: nothing is refused");
+    print_line!(
+        "{size}: nothing is refused; what the pictures are like, `kintsugi launch --check` says"
+    );
     if args.json == Form::Json {
         let run = |run: &PlannedRun| {
             let PlannedRun { arm, seed, folder, arguments, .. } = run;
@@ -214,7 +220,7 @@ fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> 
     let out = out(args);
     if args.check {
         study.measures.iter().for_each(|measure| print_line!("{}", measure.title()));
-        print_line!("{} measures: nothing is refused", study.measures.len());
+        print_line!("{} measures; models are built when they are made", study.measures.len());
         if args.json == Form::Json {
             let titles: Vec<&str> = study.measures.iter().map(|one| one.title()).collect();
             print_json(&json!({

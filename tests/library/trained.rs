@@ -184,5 +184,9 @@ fn only_files_are_opened_as_pictures() {
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    assert_eq!(answered.stdout.iter().filter(|byte| **byte == b'\n').count(), 65, "64 of the folder");
+    assert_eq!(
+        answered.stdout.iter().filter(|byte| **byte == b'\n').count(),
+        65,
+        "64 of the folder"
+    );
 }
