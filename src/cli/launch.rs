@@ -219,7 +219,10 @@ fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<RunRe
         }
     });
     progress.finish();
-    metrics.write();
+    // A refusal leaves the folder as it was.
+    if result.is_ok() {
+        metrics.write();
+    }
     if let (Ok(_), Err(error)) = (&result, super::report::write_beside(job.run.path())) {
         say!("warning: no report.html: {error}");
     }
