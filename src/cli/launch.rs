@@ -222,9 +222,9 @@ fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<RunRe
     // A refusal leaves the folder as it was.
     if result.is_ok() {
         metrics.write();
-    }
-    if let (Ok(_), Err(error)) = (&result, super::report::write_beside(job.run.path())) {
-        say!("warning: no report.html: {error}");
+        if let Err(error) = super::report::write_beside(job.run.path()) {
+            say!("warning: no report.html: {error}");
+        }
     }
     result
 }
