@@ -41,8 +41,13 @@ pub enum Damage {
 
 /// Steps between two checkpoints: enough that none comes while the newest is damaged.
 pub const EVERY: u64 = 300;
-pub const KEYS: [&str; 3] =
-    ["train.steps=1000", "checkpoint.every=300steps", "recovery.resident=off"];
+pub const KEYS: [&str; 4] = [
+    "train.steps=1000",
+    "checkpoint.every=300steps",
+    // No other one lies between.
+    "checkpoint.keep_best=0",
+    "recovery.resident=off",
+];
 /// From then on steps take 50 ms and more: none is due while a slow disk still writes the newest.
 const SLOW: &str = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=610}]"#;
 /// The second one is behind the loop by then, as a rule.
