@@ -61,8 +61,8 @@ pub struct Args {
     /// With fewer living nodes the run ends (exit code 75), to be requeued
     #[arg(long, value_name = "NODES", default_value_t = 1)]
     min_nodes: u32,
-    /// Begins a new run, of as many epochs as it says, with this one's newest weights, as model.init
-    /// does
+    /// Begins a new run, of as many epochs as it says, with this one's newest weights, as
+    /// model.init does
     #[arg(long, value_name = "RUN")]
     extend: Option<PathBuf>,
     /// Prints the mpirun line and starts nothing
