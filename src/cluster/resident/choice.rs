@@ -15,6 +15,16 @@ pub fn keys_in_order(offered: impl IntoIterator<Item = Key>) -> Vec<Key> {
     keys
 }
 
+/// One rank's word on one key: the hash of what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Of the tensors.
+    pub hash: u128,
+    /// It may be gone on from. What a member that has left committed under the same key has the
+    /// same bits: it bears witness, and gives nothing.
+    pub offers: bool,
+}
+
 /// What the hashes of all holders of one key say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Majority {
@@ -22,34 +32,33 @@ pub enum Majority {
     Agreed {
         /// Of the tensors.
         hash: u128,
-        /// The lowest rank that has them.
+        /// The lowest rank that has them and offers them.
         source: usize,
         /// Ranks that hold other bits: theirs are refused.
         differing: Vec<usize>,
     },
-    /// No bits have a majority: nobody knows which are right, so none are used. What is left is the
+    /// No bits that are offered have a majority: nobody knows which are right, so none are used. What is left is the
     /// step before, where no holder had begun the next one (that writes over it), or a checkpoint.
     Disputed(Vec<usize>),
     /// Nobody holds it.
     Nobody,
 }
 
-/// Judges one key by the hashes of the ranks that hold it, by rank. A single holder is believed:
-/// its header has a checksum, and there is nothing to compare its tensors with.
-pub fn judge(hashes: &[Option<u128>]) -> Majority {
-    let holders: Vec<(usize, u128)> =
-        hashes.iter().enumerate().filter_map(|(rank, hash)| Some((rank, (*hash)?))).collect();
-    let same = |hash: u128| holders.iter().filter(|(_, other)| *other == hash).count();
-    let Some(&(source, hash)) = holders.iter().max_by_key(|(rank, hash)| {
-        // Of equals the lowest rank.
-        (same(*hash), std::cmp::Reverse(*rank))
-    }) else {
+/// Judges one key by what the ranks hold of it, by rank. A single holder is believed: its header
+/// has a checksum, and there is nothing to compare its tensors with.
+pub fn judge(held: &[Option<Holder>]) -> Majority {
+    let holders: Vec<(usize, Holder)> =
+        held.iter().enumerate().filter_map(|(rank, held)| Some((rank, (*held)?))).collect();
+    if !holders.iter().any(|(_, holder)| holder.offers) {
         return Majority::Nobody;
-    };
-    if same(hash) * 2 <= holders.len() {
-        return Majority::Disputed(holders.iter().map(|(rank, _)| *rank).collect());
     }
-    let differing = holders.iter().filter(|(_, other)| *other != hash).map(|(rank, _)| *rank);
+    let same = |hash: u128| holders.iter().filter(|(_, other)| other.hash == hash).count();
+    let agreed = |hash: u128| same(hash) * 2 > holders.len();
+    let source = holders.iter().find(|(_, holder)| holder.offers && agreed(holder.hash));
+    let Some(&(source, Holder { hash, .. })) = source else {
+        return Majority::Disputed(holders.iter().map(|(rank, _)| *rank).collect());
+    };
+    let differing = holders.iter().filter(|(_, other)| other.hash != hash).map(|(rank, _)| *rank);
     Majority::Agreed { hash, source, differing: differing.collect() }
 }
 
@@ -116,15 +125,32 @@ mod tests {
         assert_eq!(keys_in_order(offered), [key(1, 1, 8), key(1, 0, 10), key(1, 0, 9)]);
     }
 
+    fn offers(hash: u128) -> Option<Holder> {
+        Some(Holder { hash, offers: true })
+    }
+
+    fn witnesses(hash: u128) -> Option<Holder> {
+        Some(Holder { hash, offers: false })
+    }
+
     #[test]
     fn the_majority_is_believed_and_the_others_are_named() {
-        let hashes = [Some(5), None, Some(7), Some(7)];
         let agreed = Majority::Agreed { hash: 7, source: 2, differing: vec![0] };
-        assert_eq!(judge(&hashes), agreed);
-        assert_eq!(judge(&[Some(5), Some(7)]), Majority::Disputed(vec![0, 1]));
+        assert_eq!(judge(&[offers(5), None, offers(7), offers(7)]), agreed);
+        assert_eq!(judge(&[offers(5), offers(7)]), Majority::Disputed(vec![0, 1]));
         let alone = Majority::Agreed { hash: 5, source: 1, differing: vec![] };
-        assert_eq!(judge(&[None, Some(5)]), alone);
+        assert_eq!(judge(&[None, offers(5)]), alone);
         assert_eq!(judge(&[None]), Majority::Nobody);
+    }
+
+    #[test]
+    fn what_left_members_hold_bears_witness_and_is_never_given() {
+        let agreed = Majority::Agreed { hash: 7, source: 1, differing: vec![2] };
+        assert_eq!(judge(&[witnesses(7), offers(7), offers(5)]), agreed);
+        // The one that may be gone on from is the one that was damaged.
+        let disputed = Majority::Disputed(vec![0, 1, 2]);
+        assert_eq!(judge(&[witnesses(7), offers(5), witnesses(7)]), disputed);
+        assert_eq!(judge(&[witnesses(7), None]), Majority::Nobody);
     }
 
     #[test]
@@ -159,17 +185,20 @@ mod tests {
     proptest! {
         #[test]
         fn whoever_is_agreed_on_has_more_than_half(
-            hashes in proptest::collection::vec(proptest::option::of(0u128..3), 1..9)
+            held in proptest::collection::vec(proptest::option::of((0u128..3, any::<bool>())), 1..9)
         ) {
-            let holders = hashes.iter().flatten().count();
-            match judge(&hashes) {
+            let holder = |(hash, offers)| Holder { hash, offers };
+            let held: Vec<_> = held.into_iter().map(|one| one.map(holder)).collect();
+            let holders = held.iter().flatten().count();
+            match judge(&held) {
                 Majority::Agreed { hash, source, differing } => {
-                    prop_assert_eq!(hashes[source], Some(hash));
+                    prop_assert_eq!(held[source], offers(hash));
                     prop_assert!(2 * differing.len() < holders);
-                    prop_assert!(differing.iter().all(|&rank| hashes[rank] != Some(hash)));
+                    let other = |rank: usize| held[rank].is_some_and(|one| one.hash != hash);
+                    prop_assert!(differing.into_iter().all(other));
                 }
                 Majority::Disputed(ranks) => prop_assert_eq!(ranks.len(), holders),
-                Majority::Nobody => prop_assert_eq!(holders, 0),
+                Majority::Nobody => prop_assert!(held.iter().flatten().all(|one| !one.offers)),
             }
         }
     }

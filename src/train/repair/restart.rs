@@ -6,7 +6,7 @@
 use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
-use crate::cluster::resident::choice::{Majority, Past, judge, keys_in_order};
+use crate::cluster::resident::choice::{Holder, Majority, Past, judge, keys_in_order};
 use crate::cluster::resident::folder::member_of;
 use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
@@ -60,6 +60,15 @@ impl Held {
     }
 }
 
+/// The states of a rank's own slots.
+#[derive(Debug, Default)]
+struct Own {
+    /// May be gone on from.
+    offered: Vec<Key>,
+    /// A member that has left the world committed them: others' are compared with them.
+    witnessed: Vec<Key>,
+}
+
 /// What outlived the processes of an earlier attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outlived {
@@ -81,12 +90,12 @@ pub fn from_resident(
     world: &World,
 ) -> Result<Outlived, TrainError> {
     let past = past(storage)?;
-    let (mut mine, mut rest) = (Vec::new(), Vec::new());
+    let (mut own, mut rest) = (Own::default(), Vec::new());
     // A rank that could not make sense of the folder still takes part.
     if let Some(slot_files) = &repairing.state.slot_files {
         let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
         rest = take_rest(&mut slots, slot_files, &past);
-        mine = usable(&slots, slot_files, &past)?;
+        own = usable(&slots, slot_files, &past)?;
     }
     // From here on neighbours find the file under this member's name.
     repairing.state.settle(world, comm.rank());
@@ -94,13 +103,13 @@ pub fn from_resident(
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let mine = Held { keys: mine, in_file };
-    let words = comm.all_gather_u64(&mine.to_words())?;
+    let held = Held { keys: own.offered.clone(), in_file };
+    let words = comm.all_gather_u64(&held.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
     let unhoused = all.iter().filter(|held| !held.in_file).count();
     let mut found = false;
     for key in keys_in_order(all.into_iter().flat_map(|held| held.keys)) {
-        found = found || agreed(comm, repairing, key, &mine, world)?;
+        found = found || agreed(comm, repairing, key, &own, world)?;
     }
     rest.into_iter().for_each(SlotFile::discard);
     Ok(Outlived { found, unhoused })
@@ -156,21 +165,25 @@ fn take_rest(slots: &mut Slots, slot_files: &SlotFiles, past: &Past) -> Vec<Slot
 }
 
 /// The states of this rank's slots that may be gone on from; the others are named.
-fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>, TrainError> {
+fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Own, TrainError> {
     let owner = SlotFiles::owner(slots);
-    let mut keys = Vec::new();
+    let mut own = Own::default();
     let mut refused = Vec::new();
     for header in slots.headers() {
         let checked = header.and_then(|header| {
             header.check_run(&slot_files.identity, slots.shape())?;
-            past.check(&header, owner)?;
+            let may = past.check(&header, owner);
+            if matches!(may, Err(Refusal::Evicted(_))) {
+                own.witnessed.push(header.key);
+            }
+            may?;
             match slots.position_bytes(header.key).map(|bytes| Position::decode(&bytes)) {
                 Some(Ok(position)) if position.step == header.key.step => Ok(header.key),
                 _ => Err(Refusal::Damaged("its position cannot be read")),
             }
         });
         match checked {
-            Ok(key) => keys.push(key),
+            Ok(key) => own.offered.push(key),
             Err(Refusal::Other("training set")) => {
                 let text = "resident state was written with another training set than data.train \
                             now holds: put the old one back, or start anew with --fresh";
@@ -179,7 +192,7 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
             Err(refusal) => refused.push(refusal),
         }
     }
-    let torn = keys.is_empty() && owner.is_some();
+    let torn = own.offered.is_empty() && owner.is_some();
     for refusal in refused {
         // One empty slot is what a death in the middle of an update leaves.
         if torn || refusal != Refusal::Uncommitted {
@@ -188,7 +201,7 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
             act_on(&format!("resident state {path} {refusal}; not used"));
         }
     }
-    Ok(keys)
+    Ok(own)
 }
 
 /// Compares one state over all that hold it, and hands it to the others when most agree.
@@ -196,21 +209,23 @@ fn agreed(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
     key: Key,
-    mine: &Held,
+    own: &Own,
     world: &World,
 ) -> Result<bool, TrainError> {
-    let own = {
+    let offers = own.offered.contains(&key);
+    let hash = {
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
-        if mine.keys.contains(&key) { slots.hash(key) } else { None }
+        if offers || own.witnessed.contains(&key) { slots.hash(key) } else { None }
     };
-    let hash = own.unwrap_or(0);
-    let words = [u64::from(own.is_some()), hash as u64, (hash >> 64) as u64];
+    let [low, high] = hash.map_or([0, 0], |hash| [hash as u64, (hash >> 64) as u64]);
+    let words = [u64::from(hash.is_some()), u64::from(offers), low, high];
     let all = comm.all_gather_u64(&words)?;
-    let hashes: Vec<Option<u128>> = all
-        .chunks_exact(words.len())
-        .map(|w| (w[0] == 1).then_some(u128::from(w[1]) | u128::from(w[2]) << 64))
-        .collect();
-    let (source, hash) = match judge(&hashes) {
+    let held = |w: &[u64]| {
+        let hash = u128::from(w[2]) | u128::from(w[3]) << 64;
+        (w[0] == 1).then_some(Holder { hash, offers: w[1] == 1 })
+    };
+    let held: Vec<Option<Holder>> = all.chunks_exact(words.len()).map(held).collect();
+    let (source, agreed) = match judge(&held) {
         Majority::Nobody => return Ok(false),
         Majority::Disputed(ranks) => {
             if ranks.contains(&comm.rank()) {
@@ -218,22 +233,21 @@ fn agreed(
             }
             return Ok(false);
         }
-        Majority::Agreed { hash, source, differing } => {
+        Majority::Agreed { hash: agreed, source, differing } => {
             if differing.contains(&comm.rank()) {
                 refuse(repairing.state, key, "it gets theirs");
-            } else if own.is_none() {
-                // What it had no right to offer (that of a member which was evicted, or died) was
-                // compared with nothing, and must not be taken for what it gets.
+            } else if hash.is_none() {
+                // What was compared with nothing must not be taken for what it gets.
                 let mut slots =
                     repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
                 slots.refuse(key);
             }
-            (source, hash)
+            (source, agreed)
         }
     };
     hand_over(comm, repairing, key, source, world)?;
     let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
-    if slots.hash(key) != Some(hash) {
+    if slots.hash(key) != Some(agreed) {
         let text = format!("the state of {key} arrived with other bits than were agreed on");
         return Err(TrainError::JobLost(text));
     }
