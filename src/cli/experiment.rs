@@ -10,6 +10,7 @@ use signal_hook::iterator::Signals;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::config::Shown;
+use crate::config::identity::RUNS;
 use crate::lab::experiment::check::{Refused, check};
 use crate::lab::experiment::file::{Changes, Experiment};
 use crate::lab::experiment::forecast::Forecast;
@@ -208,7 +209,7 @@ fn told(args: &Args, plan: &[PlannedRun], size: &str, limit_seconds: Option<f64>
 /// Where everything goes.
 fn out(args: &Args) -> PathBuf {
     let stem = args.experiment.file_stem().unwrap_or_default();
-    args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem))
+    args.out.clone().unwrap_or_else(|| PathBuf::from(RUNS).join(stem))
 }
 
 /// Does the measures of a file.

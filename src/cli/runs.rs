@@ -14,7 +14,7 @@ use super::status;
 use crate::cluster::resident::Folder;
 use crate::config::{Config, Shown};
 use crate::lab::report::Run;
-use crate::lab::report::read::read_run;
+use crate::lab::report::read::{read_result, read_run};
 use crate::lab::runs::{self, bytes_of, listed};
 use crate::observe::console::{print_line, print_text, say};
 use crate::observe::refusal::if_there;
@@ -117,7 +117,8 @@ fn read_or_begun(folder: &Path) -> io::Result<Run> {
             let text = if_there(std::fs::read_to_string(folder.join("config.toml")))?;
             let config = text.unwrap_or_default();
             let seed = toml::from_str::<Config>(&config).map_or(0, |config| config.run.seed);
-            Ok(Run { path, config, seed, ..Run::default() })
+            let result = read_result(folder)?;
+            Ok(Run { path, config, seed, result, ..Run::default() })
         }
         read => read,
     }

@@ -19,6 +19,9 @@ pub fn resolved_text(config: &Config) -> String {
 /// The keys of `[train]` that say how long a run is.
 const LENGTH: [&str; 3] = ["epochs", "steps", "max_seconds"];
 
+/// Where runs lie that nobody placed.
+pub const RUNS: &str = "runs";
+
 /// `runs/NAME-XXXXXXXX`, from the name and a hash of the whole resolved configuration: the same
 /// command finds its run again, another configuration gets another folder. The length of a run
 /// whose schedule does not follow it is left out: a longer one is the same run.
@@ -64,7 +67,7 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
         checkpoint.remove("keep_best");
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
-    PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
+    PathBuf::from(RUNS).join(format!("{}-{:08x}", config.run.name, hash >> 32))
 }
 
 /// A hash over what decides the arithmetic. Two runs that differ only in name, number of ranks,

@@ -92,7 +92,8 @@ pub fn find(typed: &str) -> Result<Key, String> {
 pub fn search(word: &str) -> Vec<Key> {
     let word = word.to_lowercase();
     let holds = |text: &str| text.to_lowercase().contains(&word);
-    let others = |key: &str| foreign::names_of(key).iter().any(|name| *name == word);
+    let is_it = |name: &&str| *name == word || name.split('_').any(|part| part == word);
+    let others = |key: &str| foreign::names_of(key).iter().any(is_it);
     let mut found = all();
     found.retain(|key| holds(&key.key) || holds(&key.meaning) || others(&key.key));
     found

@@ -57,7 +57,9 @@ pub fn find(run_dir: &Path) -> Result<(), NoRun> {
     };
     match std::fs::metadata(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(no_run("does not exist".into()))
+            let usual = Path::new(identity::RUNS).join(run_dir);
+            let meant = usual.is_dir().then(|| format!(" (is it {}?)", usual.shown()));
+            Err(no_run(format!("does not exist{}", meant.unwrap_or_default())))
         }
         Err(error) => Err(unknown(error)),
         Ok(found) if !found.is_dir() => Err(no_run("is no folder".into())),

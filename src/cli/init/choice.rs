@@ -139,7 +139,7 @@ impl Choice {
 
     /// The batch over so many ranks.
     fn share_out(&mut self, ranks: u32, samples: u64) {
-        self.ranks = ranks;
+        self.spread(ranks);
         // A norm sees one owner's pictures of a step: eight at least.
         let (owners, each) = match samples {
             2000.. if OWNERS.is_multiple_of(ranks) => (OWNERS, 8),
@@ -148,6 +148,10 @@ impl Choice {
         };
         self.owners = owners;
         self.batch = u64::from(self.owners) * each;
+    }
+
+    fn spread(&mut self, ranks: u32) {
+        self.ranks = ranks;
         // One of a rank's processors is for what it does beside computing.
         self.threads = (self.processors / ranks).saturating_sub(1).clamp(1, THREADS_MAX);
     }
@@ -155,7 +159,7 @@ impl Choice {
     /// The next smaller even number of ranks; false: there is none.
     pub fn fewer_ranks(&mut self) -> bool {
         let fewer = EVEN.into_iter().find(|ranks| *ranks < self.ranks);
-        self.ranks = fewer.unwrap_or(self.ranks);
+        self.spread(fewer.unwrap_or(self.ranks));
         fewer.is_some()
     }
 
@@ -224,11 +228,16 @@ impl Choice {
     /// For a person.
     pub fn line(&self, steps: u64) -> String {
         let Self { model, image_size, ranks, owners, batch, epochs, .. } = self;
+        let bad = self.bad_images_max.map(|share| {
+            let percent = share * 100.0;
+            format!("; goes on while no more than {percent:.0} % of the pictures are unreadable")
+        });
         format!(
             "chosen: {} on {image_size}x{image_size} pixels, {batch} samples a step over {owners} \
-             owners, {epochs} epochs ({steps} steps) with a cosine, {ranks} ranks by {} processors",
+             owners, {epochs} epochs ({steps} steps) with a cosine, {ranks} ranks by {} processors{}",
             model.shown(),
-            self.processors
+            self.processors,
+            bad.unwrap_or_default()
         )
     }
 }

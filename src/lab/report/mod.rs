@@ -12,6 +12,7 @@ pub mod axis;
 pub mod bar_chart;
 pub mod best;
 pub mod compare;
+pub mod cost;
 mod curves;
 mod drawing;
 pub mod episodes;

@@ -10,7 +10,7 @@ use super::sheet::Page;
 use super::statistics::INTERVAL_FROM;
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
-use super::{Study, curves, one_run, page_cache, staging, tables};
+use super::{Study, cost, curves, one_run, page_cache, staging, tables};
 use crate::observe::progress::duration;
 
 /// The whole document: of one run, or of arms that are compared.
@@ -56,6 +56,7 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
         page.figure(curves::validation_error(study));
         if runs.iter().any(|run| run.min_error.is_some()) {
             page.add(&tables::minimum_errors(study, runs));
+            page.add(&cost::table(study, runs));
         }
     }
     page.failures(study, runs);

@@ -38,7 +38,7 @@ fn percent(value: Option<Estimate>) -> String {
 }
 
 /// A difference of fractions, in points of a per cent.
-fn points(value: Option<Estimate>) -> String {
+pub(super) fn points(value: Option<Estimate>) -> String {
     with_interval(value, "", |fraction| format!("{:+.2}", fraction * 100.0)).replace("± +", "± ")
 }
 

@@ -38,6 +38,7 @@ use crate::train::state::process::Process;
 use crate::train::state::rank::{Moment, Rank};
 use crate::train::trainer::{Outcome, Trainer};
 use crate::train::update::freeze;
+use crate::train::update::schedule::{self, Length};
 
 /// Longest wait for worker threads at the end.
 const WORKERS_END_SECONDS_MAX: u32 = 30;
@@ -248,7 +249,10 @@ pub(in crate::train) fn announce(
     let layout = &facts.about.layout;
     let of_frozen = freeze::remark(layout, &freeze::frozen_in(&around.arguments.config, layout));
     let of_weights = remarks.into_iter().chain(of_frozen);
-    let of_weights = of_weights.chain(engine::remark(&around.arguments.config.device));
+    let length = Length { steps: plan.steps_max, steps_per_epoch: facts.order.steps_per_epoch() };
+    let of_rate = schedule::remark(&around.arguments.config.schedule, length);
+    let of_weights =
+        of_weights.chain(engine::remark(&around.arguments.config.device)).chain(of_rate);
     let news = keep_sets(around, (plan.set, &sets));
     // Sets and device are the same as long as the run goes on: once is enough.
     let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);

@@ -13,6 +13,16 @@ pub struct Length {
     pub steps_per_epoch: u64,
 }
 
+/// What is said of a warm-up that the run does not outlast.
+pub fn remark(schedule: &Schedule, length: Length) -> Option<String> {
+    let steps = schedule.warm_up.steps(length.steps, length.steps_per_epoch);
+    let total = length.steps.filter(|&total| steps > total as f64)?;
+    Some(format!(
+        "schedule.warm_up is {steps} steps and the run has {total}: its rate never rises to \
+         optimizer.learning_rate"
+    ))
+}
+
 /// The learning rate of the step after `step` committed ones (the run's first step has 0). Without
 /// a known number of steps it is `base` after a warm-up that has a length of its own.
 pub fn learning_rate(schedule: &Schedule, base: f64, step: u64, length: Length) -> f64 {
@@ -130,6 +140,19 @@ mod tests {
             let rates = lengths.map(|steps| rate(&constant, 0.4, step.min(29), steps));
             assert!(rates.iter().all(|one| *one == rates[0]), "step {step}: {rates:?}");
         }
+    }
+
+    #[test]
+    fn a_warm_up_that_the_run_does_not_outlast_is_told() {
+        let of = |warm_up, steps| {
+            let schedule = Schedule { warm_up, ..Schedule::default() };
+            remark(&schedule, Length { steps, steps_per_epoch: 10 })
+        };
+        assert!(of(WarmUp::Epochs(5.0), Some(49)).unwrap().contains("is 50 steps"));
+        for steps in [None, Some(50)] {
+            assert_eq!(of(WarmUp::Epochs(5.0), steps), None);
+        }
+        assert_eq!(of(WarmUp::Share(1.0), Some(49)), None);
     }
 
     #[test]
