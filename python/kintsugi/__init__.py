@@ -92,14 +92,16 @@ class Run:
 def read_run(path):
     """Reads the run in a folder, finished or under way.
 
-    Raises FileNotFoundError where it is no run's folder, and ValueError with the line where
-    events.jsonl is damaged; a last line that is still being written is passed over.
+    A run that was refused at its start has a result and no events. Raises FileNotFoundError where
+    it is no run's folder, and ValueError with the line where events.jsonl is damaged; a last line
+    that is still being written is passed over.
     """
     path = Path(path)
-    events = path / "events.jsonl"
-    if not events.is_file():
+    events, config = path / "events.jsonl", _text(path / "config.toml")
+    if config is None and not events.is_file():
         raise FileNotFoundError(f"{path}: no run's folder, it has no events.jsonl")
-    return Run(path, _events(events), _text(path / "config.toml"), _json(path / "result.json"))
+    events = _events(events) if events.is_file() else []
+    return Run(path, events, config, _json(path / "result.json"))
 
 
 def _events(path):

@@ -59,6 +59,12 @@ class OfAFolder(unittest.TestCase):
         with self.assertRaisesRegex(FileNotFoundError, "no run's folder"):
             kintsugi.read_run(self.folder / "nothing")
 
+    def test_a_run_that_was_refused_at_its_start_has_a_result_and_no_events(self):
+        (self.folder / "config.toml").write_text("[run]\nname = 'refused'\n")
+        (self.folder / "result.json").write_text('{"status":"data_error"}')
+        run = kintsugi.read_run(self.folder)
+        self.assertEqual((run.events, run.metrics, run.result["status"]), ([], [], "data_error"))
+
     @unittest.skipIf(importlib.util.find_spec("pandas"), "pandas is there")
     def test_a_frame_without_pandas_says_what_is_missing(self):
         with self.assertRaisesRegex(ImportError, "needs pandas"):

@@ -140,6 +140,12 @@ fn begin(args: &Args) -> Result<(Begun, Owners), LaunchError> {
     let overrides = overrides(args);
     let Loaded { config, remarks } = parse::loaded(&args.config, &overrides)?;
     remarks.iter().for_each(|remark| say!("warning: {remark}"));
+    if let Some(run) = &args.extend
+        && parse::names(&args.config, &args.set, "model", "init")?
+    {
+        let (file, run) = (args.config.shown(), run.shown());
+        say!("model.init of {file} is not used: the run begins with the weights of {run}");
+    }
     let (owners, wish) = (owners(args, &overrides)?, wish(args, &overrides)?);
     Ok((beginning::begin(config, wish)?, owners))
 }

@@ -179,10 +179,14 @@ fn remove(args: &Remove) -> ExitCode {
 
 /// Why a run stays, if so.
 fn refusal(run: &Path, args: &Remove) -> Option<String> {
-    if let Err(missing) = run_folder::find(run) {
-        return Some(missing.to_string());
-    }
     let name = run.shown();
+    if let Err(missing) = run_folder::find(run) {
+        // An experiment's folder, or one that runs lie in.
+        return Some(match below(run).map_or(0, |runs| runs.len()) {
+            0 => missing.to_string(),
+            runs => format!("{name} holds {runs} runs, {name}/* names them all: which are to go?"),
+        });
+    }
     // Others have files of these names, too.
     if configured(run).is_none() {
         return Some(format!("{name} holds no configuration of a run: remove it by hand"));
