@@ -74,4 +74,5 @@ pub mod purpose {
     pub const SIMULATE: u64 = 8;
     pub const FLEET: u64 = 9;
     pub const MIX: u64 = 10;
+    pub const FILE_SIZES: u64 = 11;
 }

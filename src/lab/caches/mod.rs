@@ -1,29 +1,28 @@
 //! `kintsugi simulate cache`: how often a node's cache misses under the orders that training can
 //! take (Lee and Bahn, Fig. 4). The order is the one that runs use; policies are played over it or
-//! computed. Samples have the same size. Pure; nothing reads a clock.
+//! computed. Samples have the same size, or that of files. Pure; nothing reads a clock.
 
 use serde::Serialize;
 
 use crate::config::WithinBundle;
 use crate::data::DataError;
 use crate::data::sampler::{Bundling, Order};
-use crate::lab::crowd::within;
 
 pub mod figure4;
 pub mod forms;
 pub mod lru;
 pub mod page;
 pub mod policies;
+pub mod sizes;
 pub mod trace;
 
+use sizes::Sizes;
 use trace::{Assignment, Trace, traces};
 
-/// Cache sizes of the published simulator, as shares of the samples.
+/// Cache sizes of the published simulator, as shares of the set.
 pub const AUTHORS_GRID: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 /// The sizes under which the published mean and maximum come out.
 pub const SMALL_GRID: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4];
-/// Most samples.
-const SAMPLES_MAX: u64 = 1 << 24;
 /// Most reads of one order: its trace is kept in memory.
 pub const READS_MAX: u64 = 1 << 28;
 
@@ -42,10 +41,6 @@ pub enum Policy {
 /// What is played.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Setting {
-    /// Samples of the training set
-    #[arg(long, value_name = "N", default_value_t = 20_000,
-        value_parser = within::<u64, SAMPLES_MAX>)]
-    pub samples: u64,
     /// Epochs; caches are cold in the first
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub epochs: u64,
@@ -69,7 +64,7 @@ pub struct Setting {
 pub struct Row {
     /// What a full cache does.
     pub policy: Policy,
-    /// Places in all nodes' caches together, as a share of the samples.
+    /// Blocks of all nodes' caches together, as a share of the set's.
     pub cache: f64,
     /// The order.
     #[serde(flatten)]
@@ -78,7 +73,7 @@ pub struct Row {
     pub nodes: u32,
     /// Which node reads a sample.
     pub assignment: Assignment,
-    /// Share of the reads after the first epoch that miss.
+    /// Share of the blocks read after the first epoch that miss.
     pub miss: f64,
     /// The same with the first epoch, which finds nothing.
     pub miss_with_cold: f64,
@@ -116,12 +111,13 @@ struct Case {
 
 /// Plays everything, on as many threads as there are cores. The rows of all orders, in their
 /// order: the same whatever the threads did.
-pub fn play(setting: &Setting) -> Result<Vec<Row>, DataError> {
+pub fn play(setting: &Setting, sizes: &Sizes) -> Result<Vec<Row>, DataError> {
+    let samples = sizes.samples() as u64;
     let cases = bundlings(&setting.ratios)
         .into_iter()
         .map(|bundling| {
             let of = |owners| {
-                Order::new(setting.samples, owners, setting.seed, setting.samples)
+                Order::new(samples, owners, setting.seed, samples)
                     .and_then(|order| order.bundled(bundling))
             };
             Ok(Case { bundling, order: of(setting.owners)?, undivided: of(1)? })
@@ -133,7 +129,7 @@ pub fn play(setting: &Setting) -> Result<Vec<Row>, DataError> {
     for some in cases.chunks(threads) {
         std::thread::scope(|scope| {
             let played: Vec<_> =
-                some.iter().map(|case| scope.spawn(|| case.rows(setting))).collect();
+                some.iter().map(|case| scope.spawn(|| case.rows(setting, sizes))).collect();
             let played = played.into_iter().map(|case| case.join().expect("nothing panics in it"));
             rows.extend(played.flatten());
         });
@@ -142,69 +138,46 @@ pub fn play(setting: &Setting) -> Result<Vec<Row>, DataError> {
 }
 
 impl Case {
-    fn rows(&self, setting: &Setting) -> Vec<Row> {
+    fn rows(&self, setting: &Setting, sizes: &Sizes) -> Vec<Row> {
         let mut rows = Vec::new();
         for (index, &nodes) in setting.nodes.iter().enumerate() {
-            let others = [Policy::Belady, Policy::TwoQueues];
-            let policies = if index == 0 { &others[..] } else { &[] };
-            rows.extend(self.rows_of(setting, nodes, Assignment::Owners, policies));
+            let all = [Policy::Lru, Policy::Keep, Policy::Belady, Policy::TwoQueues];
+            let policies = if index == 0 { &all[..] } else { &all[..2] };
+            let mut play = |assignment, policies: &[Policy]| {
+                let order = match assignment {
+                    Assignment::Owners => &self.order,
+                    Assignment::Strided => &self.undivided,
+                };
+                let traces = traces(order, setting.epochs, nodes, assignment);
+                for &policy in policies {
+                    let missed = misses(policy, &traces, sizes);
+                    let of = (policy, nodes, assignment);
+                    let row = |(cache, missed)| self.row(setting, sizes, of, cache, missed);
+                    rows.extend(cache_sizes().into_iter().zip(missed).map(row));
+                }
+            };
+            play(Assignment::Owners, policies);
             if nodes > 1 {
-                rows.extend(self.rows_of(setting, nodes, Assignment::Strided, &[]));
+                play(Assignment::Strided, &all[..2]);
             }
         }
         rows
     }
 
-    fn rows_of(
-        &self,
-        setting: &Setting,
-        nodes: u32,
-        assignment: Assignment,
-        others: &[Policy],
-    ) -> Vec<Row> {
-        let order = match assignment {
-            Assignment::Owners => &self.order,
-            Assignment::Strided => &self.undivided,
-        };
-        let traces = traces(order, setting.epochs, nodes, assignment);
-        let samples = setting.samples as usize;
-        let each = |policy: Policy| -> Vec<Row> {
-            let distances: Vec<lru::Distances> = match policy {
-                Policy::Lru => traces.iter().map(|t| lru::distances(t, samples)).collect(),
-                _ => Vec::new(),
-            };
-            let misses = |trace: &Trace, index: usize, places: usize| match policy {
-                Policy::Lru => distances[index].misses(places),
-                Policy::Keep => policies::keep(trace, samples, places),
-                Policy::Belady => policies::belady(trace, samples, places),
-                Policy::TwoQueues => policies::two_queues(trace, samples, places),
-            };
-            let row = |cache: f64| {
-                let places = (cache * setting.samples as f64 / f64::from(nodes) + 1e-9) as usize;
-                let all = traces.iter().enumerate();
-                let missed = all.map(|(index, trace)| misses(trace, index, places)).sum();
-                self.row(setting, order, (policy, nodes, assignment), cache, missed)
-            };
-            cache_sizes().into_iter().map(row).collect()
-        };
-        [Policy::Lru, Policy::Keep].iter().chain(others).flat_map(|&policy| each(policy)).collect()
-    }
-
     fn row(
         &self,
         setting: &Setting,
-        order: &Order,
+        sizes: &Sizes,
         (policy, nodes, assignment): (Policy, u32, Assignment),
         cache: f64,
         missed: u64,
     ) -> Row {
-        let (samples, epochs) = (setting.samples as f64, setting.epochs as f64);
+        let (blocks, epochs) = (sizes.total() as f64, setting.epochs as f64);
         let bundling = self.bundling;
-        let moves = assignment == Assignment::Strided && nodes > 1;
         let closed_form = match policy {
             // A sample that changes its node is another matter.
-            _ if moves => None,
-            Policy::Lru => Some(forms::lru(cache, order.cut(0), bundling, setting.epochs)),
+            _ if assignment == Assignment::Strided => None,
+            Policy::Lru => Some(forms::lru(cache, self.order.cut(0), bundling, setting.epochs)),
             Policy::Keep | Policy::Belady => Some(forms::bound(cache)),
             Policy::TwoQueues => None,
         };
@@ -214,11 +187,29 @@ impl Case {
             bundling,
             nodes,
             assignment,
-            miss: missed as f64 / (samples * (epochs - 1.0)),
-            miss_with_cold: (missed as f64 + samples) / (samples * epochs),
+            miss: missed as f64 / (blocks * (epochs - 1.0)),
+            miss_with_cold: (missed as f64 + blocks) / (blocks * epochs),
             closed_form,
         }
     }
+}
+
+/// Blocks that all nodes miss together after the first epoch, by the size of the cache.
+fn misses(policy: Policy, traces: &[Trace], sizes: &Sizes) -> Vec<u64> {
+    let nodes = traces.len() as f64;
+    let places = |cache| (cache * sizes.total() as f64 / nodes + 1e-9) as u64;
+    let places: Vec<u64> = cache_sizes().into_iter().map(places).collect();
+    let each = |of: fn(&Trace, &Sizes, u64) -> u64, trace: &Trace| -> Vec<u64> {
+        places.iter().map(|&places| of(trace, sizes, places)).collect()
+    };
+    let of = |trace: &Trace| match policy {
+        Policy::Lru => lru::lru(trace, sizes, &places),
+        Policy::Keep => each(policies::keep, trace),
+        Policy::Belady => each(policies::belady, trace),
+        Policy::TwoQueues => each(policies::two_queues, trace),
+    };
+    let add = |sum: Vec<u64>, more: Vec<u64>| sum.iter().zip(more).map(|(a, b)| a + b).collect();
+    traces.iter().map(of).fold(vec![0; places.len()], add)
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use crate::data::sampler::Bundling;
 use crate::lab::report::line_chart::{LineChart, Series, Unit, XAxis};
 use crate::lab::report::statistics::MeanCurve;
 use crate::lab::report::svg::escape;
-use crate::lab::report::{Table, figure, page_of};
-
+use crate::lab::report::{NONE, Table, figure, page_of};
 use crate::observe::event::name_of;
 
-use super::figure4::{Improvement, PAPER_BEST, PAPER_MEAN, best};
+use super::figure4::{Improvement, Relative, best, is_method};
+use super::sizes::Set;
 use super::trace::Assignment;
 use super::{Policy, Row, Setting, forms};
 
@@ -122,55 +122,93 @@ fn drawings(rows: &[Row], first_nodes: u32) -> String {
 }
 
 /// What is put in, and the best improvement, in sentences.
-pub fn sentences(setting: &Setting, improvements: &[Improvement]) -> Vec<String> {
+pub fn sentences(setting: &Setting, set: &Set, improvements: &[Improvement]) -> Vec<String> {
     let mut lines = vec![format!(
-        "{} samples of one size, {} owners, {} epochs of which the first is cold, seed {}.",
-        setting.samples, setting.owners, setting.epochs, setting.seed
+        "Simulated. {}. {} owners, {} epochs of which the first is cold, seed {}.",
+        set.about, setting.owners, setting.epochs, setting.seed
     )];
     if let Some(best) = best(improvements) {
         lines.push(format!(
-            "Best improvement against the global shuffle under LRU: {:.1} % (grid {}, at a cache \
-             of {:.0} %; {}; {}). Lee and Bahn state {:.1} % at best and {:.1} % on average, \
-             without their grid.",
+            "Best improvement of the paper's method: {:.1} % (grid {}, at a cache of {:.0} %; {}; \
+             {}).",
             best.best * 100.0,
             best.grid,
             best.best_at * 100.0,
             order_name(best.bundling),
-            if best.cold_epoch { "cold epoch counted" } else { "cold epoch left out" },
-            PAPER_BEST * 100.0,
-            PAPER_MEAN * 100.0
+            cold_epoch(best),
         ));
     }
     lines
 }
 
+fn cold_epoch(gain: &Improvement) -> &'static str {
+    if gain.cold_epoch { "cold epoch counted" } else { "cold epoch left out" }
+}
+
 /// The page.
-pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &str) -> String {
+pub fn html(
+    setting: &Setting,
+    set: &Set,
+    (rows, relative): (&[Row], &[Relative]),
+    gains: &[Improvement],
+    command: &str,
+) -> String {
     let mut body = "<h1>Misses of caches under the orders of training</h1>\n".to_string();
-    for line in sentences(setting, gains) {
+    for line in sentences(setting, set, gains) {
         body.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&line)));
     }
     body.push_str(&drawings(rows, setting.nodes[0]));
-    body.push_str(&gains_table(gains).html(
-        "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
-         global shuffle.",
-    ));
+    body.push_str(&relative_table(relative).html(&escape(RELATIVE)));
+    body.push_str(&gains_table(set, gains).html(&escape(GAINS)));
     body.push_str(&format!("<pre>$ {}</pre>\n", escape(command)));
     page_of("Misses of caches", &body)
 }
 
-/// How much less LRU misses than under the global shuffle.
-pub fn gains_table(gains: &[Improvement]) -> Table {
+/// What [`relative_table`] shows.
+pub const RELATIVE: &str = "Misses under LRU as a share of the global shuffle's (Lee and Bahn, \
+                            Fig. 4): alternating bundles, by ratio; cold epoch left out.";
+
+/// By the size of the cache.
+pub fn relative_table(relative: &[Relative]) -> Table {
+    let method = |order: &&Relative| is_method(order.bundling) && !order.cold_epoch;
+    let orders: Vec<&Relative> = relative.iter().filter(method).collect();
+    let ratios = orders.iter().map(|order| format!("{}", order.bundling.ratio));
+    let mut table = Table::new(std::iter::once("cache".to_string()).chain(ratios));
+    for size in super::cache_sizes().into_iter().filter(|&size| size > 0.0) {
+        let share = |order: &&Relative| {
+            let point = order.points.iter().find(|point| point.0 == size);
+            point.map_or(NONE.into(), |point| format!("{:.1} %", point.1 * 100.0))
+        };
+        let mut row = vec![format!("{:.0} %", size * 100.0)];
+        row.extend(orders.iter().map(share));
+        table.row(row);
+    }
+    table
+}
+
+/// What [`gains_table`] shows.
+pub const GAINS: &str = "How much less LRU misses than under the global shuffle. The paper states \
+                         neither its grid nor its ratios.";
+
+/// What the paper states, and what was played.
+pub fn gains_table(set: &Set, gains: &[Improvement]) -> Table {
     let mut table =
         Table::new(["order", "grid of cache sizes", "cold epoch", "best", "at", "mean"]);
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    for paper in set.published {
+        let name = format!("Lee and Bahn, {}", paper.set);
+        let unknown = || NONE.to_string();
+        let (best, mean) = (percent(paper.best), percent(paper.mean));
+        table.row([name, unknown(), unknown(), best, unknown(), mean]);
+    }
     for gain in gains {
         table.row([
             order_name(gain.bundling),
             gain.grid.to_string(),
-            if gain.cold_epoch { "counted" } else { "left out" }.to_string(),
-            format!("{:.1} %", gain.best * 100.0),
+            cold_epoch(gain).replace("cold epoch ", ""),
+            percent(gain.best),
             format!("{:.0} %", gain.best_at * 100.0),
-            format!("{:.1} %", gain.mean * 100.0),
+            percent(gain.mean),
         ]);
     }
     table

@@ -1,49 +1,52 @@
-//! Policies that are played one size at a time. Each says how many reads after the first epoch
-//! are not found.
+//! Policies that are played one size at a time. Each says how many blocks of reads after the first
+//! epoch are not found.
 
 use std::collections::{BinaryHeap, VecDeque};
 
+use super::sizes::Sizes;
 use super::trace::Trace;
 
-/// What is in stays: nothing is taken in once the cache is full (`data.cache_policy = "keep"`).
-pub fn keep(trace: &Trace, samples: usize, places: usize) -> u64 {
-    let (mut held, mut free) = (vec![false; samples], places);
-    misses(trace, |id| {
+/// What is in stays: what does not fit beside it is not taken in (`data.cache_policy = "keep"`).
+pub fn keep(trace: &Trace, sizes: &Sizes, places: u64) -> u64 {
+    let (mut held, mut free) = (vec![0; sizes.samples()], places);
+    misses(trace, sizes, |id| {
         let found = held[id];
-        if !found && free > 0 {
-            held[id] = true;
-            free -= 1;
+        let own = sizes.of(id);
+        if found == 0 && u64::from(own) <= free {
+            held[id] = own;
+            free -= u64::from(own);
         }
         found
     })
 }
 
-/// Belady's: the one that is read again last goes, which may be the newcomer itself. No policy
-/// misses less.
-pub fn belady(trace: &Trace, samples: usize, places: usize) -> u64 {
+/// Belady's: blocks of the one that is read again last go, which may be the newcomer itself. No
+/// policy misses less.
+pub fn belady(trace: &Trace, sizes: &Sizes, places: u64) -> u64 {
     let never = trace.ids.len();
-    let mut following = vec![never; samples];
+    let mut following = vec![never; sizes.samples()];
     let mut next = vec![never; trace.ids.len()];
     for (now, &id) in trace.ids.iter().enumerate().rev() {
         next[now] = std::mem::replace(&mut following[id as usize], now);
     }
-    let mut held = vec![false; samples];
-    let (mut count, mut now) = (0usize, 0usize);
+    let mut held = vec![0u32; sizes.samples()];
+    let (mut count, mut now) = (0u64, 0usize);
     // Next reads of what is held, the latest on top. A pair that was read since is stale.
     let mut latest: BinaryHeap<(usize, usize)> = BinaryHeap::new();
-    misses(trace, |id| {
-        let found = held[id];
-        if !found {
-            held[id] = true;
-            count += 1;
-        }
+    misses(trace, sizes, |id| {
+        let found = std::mem::replace(&mut held[id], sizes.of(id));
+        count += u64::from(held[id] - found);
         latest.push((next[now], id));
         while count > places {
             let Some((at, other)) = latest.pop() else { break };
             // What is read before now was read: its newer pair counts.
-            if held[other] && at > now {
-                held[other] = false;
-                count -= 1;
+            if at > now {
+                let leaves = (count - places).min(u64::from(held[other]));
+                held[other] -= leaves as u32;
+                count -= leaves;
+                if held[other] > 0 {
+                    latest.push((at, other));
+                }
             }
         }
         now += 1;
@@ -64,55 +67,65 @@ enum Place {
 }
 
 /// 2Q (Johnson and Shasha 1994), with a quarter of its places for what was read once, and the
-/// names of half as many samples as it has places.
-struct TwoQueues {
-    places: usize,
+/// names of samples that would take half of them. Samples come and go whole.
+struct TwoQueues<'a> {
+    sizes: &'a Sizes,
+    places: u64,
     place: Vec<Place>,
     /// When each sample was put where it is: queue entries of another moment are stale.
     stamp: Vec<u32>,
     clock: u32,
     probation: VecDeque<usize>,
+    probation_blocks: u64,
     ghosts: VecDeque<(usize, u32)>,
-    ghost_count: usize,
+    ghost_blocks: u64,
     main: VecDeque<(usize, u32)>,
-    main_count: usize,
+    main_blocks: u64,
 }
 
 /// The same.
-pub fn two_queues(trace: &Trace, samples: usize, places: usize) -> u64 {
+pub fn two_queues(trace: &Trace, sizes: &Sizes, places: u64) -> u64 {
     let mut cache = TwoQueues {
+        sizes,
         places,
-        place: vec![Place::Nowhere; samples],
-        stamp: vec![0; samples],
+        place: vec![Place::Nowhere; sizes.samples()],
+        stamp: vec![0; sizes.samples()],
         clock: 0,
         probation: VecDeque::new(),
+        probation_blocks: 0,
         ghosts: VecDeque::new(),
-        ghost_count: 0,
+        ghost_blocks: 0,
         main: VecDeque::new(),
-        main_count: 0,
+        main_blocks: 0,
     };
-    misses(trace, |id| cache.read(id))
+    misses(trace, sizes, |id| if cache.read(id) { sizes.of(id) } else { 0 })
 }
 
-impl TwoQueues {
+impl TwoQueues<'_> {
+    fn blocks(&self, id: usize) -> u64 {
+        u64::from(self.sizes.of(id))
+    }
+
     fn read(&mut self, id: usize) -> bool {
+        let own = self.blocks(id);
         match self.place[id] {
             Place::Probation => true,
             Place::Main => {
                 self.put(id, Place::Main);
                 true
             }
-            _ if self.places == 0 => false,
+            _ if own > self.places => false,
             Place::Ghost => {
-                self.ghost_count -= 1;
+                self.ghost_blocks -= own;
                 self.place[id] = Place::Nowhere;
-                self.make_room();
-                self.main_count += 1;
+                self.make_room(own);
+                self.main_blocks += own;
                 self.put(id, Place::Main);
                 false
             }
             Place::Nowhere => {
-                self.make_room();
+                self.make_room(own);
+                self.probation_blocks += own;
                 self.put(id, Place::Probation);
                 false
             }
@@ -130,51 +143,62 @@ impl TwoQueues {
         }
     }
 
-    fn make_room(&mut self) {
-        if self.probation.len() + self.main_count < self.places {
-            return;
-        }
-        if (self.probation.len() > self.places / 4 || self.main_count == 0)
-            && let Some(oldest) = self.probation.pop_front()
-        {
-            self.put(oldest, Place::Ghost);
-            self.ghost_count += 1;
-            if self.ghost_count > self.places / 2 {
-                self.forget_a_ghost();
-            }
-            return;
-        }
-        while let Some((id, stamp)) = self.main.pop_front() {
-            if self.stamp[id] == stamp {
-                self.place[id] = Place::Nowhere;
-                self.main_count -= 1;
-                return;
+    /// For so many blocks, which are no more than there are places.
+    fn make_room(&mut self, blocks: u64) {
+        while self.probation_blocks + self.main_blocks + blocks > self.places {
+            let waiting = self.probation_blocks > self.places / 4 || self.main_blocks == 0;
+            match self.probation.front().filter(|_| waiting) {
+                Some(&oldest) => self.demote(oldest),
+                None => self.drop_the_oldest(),
             }
         }
     }
 
-    fn forget_a_ghost(&mut self) {
-        while let Some((id, stamp)) = self.ghosts.pop_front() {
+    /// The first in probation becomes a ghost.
+    fn demote(&mut self, oldest: usize) {
+        self.probation.pop_front();
+        self.probation_blocks -= self.blocks(oldest);
+        self.put(oldest, Place::Ghost);
+        self.ghost_blocks += self.blocks(oldest);
+        while self.ghost_blocks > self.places / 2 {
+            let (id, stamp) = self.ghosts.pop_front().expect("each ghost has a pair");
             if self.place[id] == Place::Ghost && self.stamp[id] == stamp {
                 self.place[id] = Place::Nowhere;
-                self.ghost_count -= 1;
+                self.ghost_blocks -= self.blocks(id);
+            }
+        }
+    }
+
+    /// The least recently used of the main queue.
+    fn drop_the_oldest(&mut self) {
+        while let Some((id, stamp)) = self.main.pop_front() {
+            if self.stamp[id] == stamp {
+                self.place[id] = Place::Nowhere;
+                self.main_blocks -= self.blocks(id);
                 return;
             }
         }
     }
 }
 
-/// Plays a trace; `read` says whether a sample was found.
-fn misses(trace: &Trace, mut read: impl FnMut(usize) -> bool) -> u64 {
-    let reads = trace.ids.iter().enumerate();
-    reads.map(|(now, &id)| u64::from(!read(id as usize) && now >= trace.cold)).sum()
+/// Plays a trace; `read` says how many of a sample's blocks were found.
+fn misses(trace: &Trace, sizes: &Sizes, mut read: impl FnMut(usize) -> u32) -> u64 {
+    let mut missed = 0;
+    for (now, &id) in trace.ids.iter().enumerate() {
+        let lacking = sizes.of(id as usize) - read(id as usize);
+        if now >= trace.cold {
+            missed += u64::from(lacking);
+        }
+    }
+    missed
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::lru::distances;
+    use super::super::lru::lru;
+    use super::super::sizes::tests::sets;
     use super::*;
 
     /// The fewest misses over all ways to decide what stays, by trying them all.
@@ -200,24 +224,40 @@ mod tests {
     proptest! {
         #[test]
         fn belady_is_the_best_there_is(
-            ids in prop::collection::vec(0u32..6, 1..24), places in 0usize..7,
+            ids in prop::collection::vec(0u32..6, 1..24), places in 0u64..7,
         ) {
             let trace = Trace { ids, cold: 0 };
-            prop_assert_eq!(belady(&trace, 6, places), fewest(&trace.ids, places));
+            let fewest = fewest(&trace.ids, places as usize);
+            prop_assert_eq!(belady(&trace, &Sizes::equal(6), places), fewest);
         }
 
         #[test]
         fn no_policy_beats_belady_and_all_find_what_fits(
-            ids in prop::collection::vec(0u32..40, 1..400), places in 0usize..50,
+            ids in prop::collection::vec(0u32..40, 1..400), sizes in sets(40, 3),
+            share in 0.0f64..1.25,
         ) {
+            let places = (share * sizes.total() as f64) as u64;
             let trace = Trace { ids, cold: 0 };
-            let least = belady(&trace, 40, places);
-            let lru = distances(&trace, 40).misses(places);
-            for other in [lru, keep(&trace, 40, places), two_queues(&trace, 40, places)] {
+            let least = belady(&trace, &sizes, places);
+            let lru = lru(&trace, &sizes, &[places])[0];
+            let all = trace.ids.iter().map(|&id| u64::from(sizes.of(id as usize))).sum::<u64>();
+            for other in [lru, keep(&trace, &sizes, places), two_queues(&trace, &sizes, places)] {
                 prop_assert!(other >= least);
-                prop_assert!(places == 0 || places < 40 || other == least);
-                prop_assert!(places > 0 || other == trace.ids.len() as u64);
+                prop_assert!(places < sizes.total() || other == least);
+                prop_assert!(places > 0 || other == all);
             }
+        }
+
+        /// What holds of samples of one size holds of blocks.
+        #[test]
+        fn to_belady_a_file_is_its_blocks_one_after_another(
+            ids in prop::collection::vec(0u32..12, 1..80), sizes in sets(12, 4),
+            places in 0u64..40,
+        ) {
+            let each = ids.iter().flat_map(|&id| (0..sizes.of(id as usize)).map(move |b| 4 * id + b));
+            let blocks = Trace { ids: each.collect(), cold: 0 };
+            let alone = belady(&blocks, &Sizes::equal(48), places);
+            prop_assert_eq!(belady(&Trace { ids, cold: 0 }, &sizes, places), alone);
         }
     }
 
@@ -231,8 +271,9 @@ mod tests {
             ids.extend((0..8).map(|at| 4 + (round * 8 + at) % 96));
         }
         let trace = Trace { ids, cold: 240 };
-        let lru = distances(&trace, 100).misses(8);
-        let two = two_queues(&trace, 100, 8);
+        let sizes = Sizes::equal(100);
+        let lru = lru(&trace, &sizes, &[8])[0];
+        let two = two_queues(&trace, &sizes, 8);
         assert_eq!((lru, two), (240, 160), "LRU finds none of them, 2Q all four");
     }
 }

@@ -21,13 +21,6 @@ pub struct Trace {
     pub cold: usize,
 }
 
-impl Trace {
-    /// Reads after the first epoch.
-    pub fn warm(&self) -> u64 {
-        (self.ids.len() - self.cold) as u64
-    }
-}
-
 /// What each of `nodes` nodes reads in `epochs` epochs. At most 2^32 samples.
 pub fn traces(order: &Order, epochs: u64, nodes: u32, assignment: Assignment) -> Vec<Trace> {
     let whole = Order { global_batch: order.samples, ..order.clone() };
@@ -63,7 +56,7 @@ mod tests {
         let alone = traces(&order, 3, 1, Assignment::Owners);
         let positions = (0..3).flat_map(|epoch| (0..103).map(move |at| (epoch, at)));
         let ids: Vec<u32> = positions.map(|(e, at)| order.sample(e, at) as u32).collect();
-        assert_eq!((&alone[0].ids, alone[0].cold, alone[0].warm()), (&ids, 103, 206));
+        assert_eq!((&alone[0].ids, alone[0].cold), (&ids, 103));
         let pair = traces(&order, 3, 2, Assignment::Owners);
         let undivided = Order { owners: 1, ..order };
         let strided = traces(&undivided, 3, 2, Assignment::Strided);
