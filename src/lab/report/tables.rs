@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Study;
+use super::axis::Ruler;
 use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::groups::Difference;
 use super::line_chart::time_unit;
 use super::markup::{NONE, Table};
+use super::series;
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, is_calm, over_seeds};
 use super::svg::escape;
@@ -92,6 +94,8 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
         "min. error",
         "final error",
         "against the first",
+        "at the first's error after",
+        "sooner",
     ]);
     let has_caches = runs.iter().any(|run| run.missed.is_some());
     let of_first: BTreeMap<u64, f64> = by_arm(study, runs)
@@ -101,10 +105,14 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
         .filter_map(|run| Some((run.seed, run.final_error?)))
         .collect();
     let first = |seed: u64| of_first.get(&seed).copied();
+    let caught = |arm: &str, seed: u64| caught_up(study, arm, seed, first(seed)?);
+    let first_arm = study.arms().first().copied().unwrap_or_default();
     if has_caches {
         table.head.push("reads that missed".into());
     }
     for (colour, (arm, runs)) in by_arm(study, runs).into_iter().enumerate() {
+        let sooner =
+            |run: &RunSummary| Some(1.0 - caught(arm, run.seed)? / caught(first_arm, run.seed)?);
         let mut row = vec![
             swatch(colour, arm),
             runs.len().to_string(),
@@ -115,6 +123,11 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
             match colour {
                 0 => NONE.to_string(),
                 _ => points(over_seeds(&runs, |run| Some(run.final_error? - first(run.seed)?))),
+            },
+            of_some(over_seeds(&runs, |run| caught(arm, run.seed)), runs.len()),
+            match colour {
+                0 => NONE.to_string(),
+                _ => percent(over_seeds(&runs, sooner)),
             },
         ];
         if has_caches {
@@ -130,8 +143,26 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
     };
     table.html(&format!(
         "<b>Arms.</b> Means over the seeds{INTERVALS}. Against the first: points of the final \
-         error more than the first arm's run of the same seed has.{caches}"
+         error more than the first arm's run of the same seed has. At the first's error: when an \
+         evaluation first found no more than what that run ended with (Lee and Bahn, Fig. 5), \
+         over the runs that came to it; sooner: the part of that run's own time that this \
+         saved.{caches}"
     ))
+}
+
+/// Seconds until a run's validation error was first no more than a level.
+fn caught_up(study: &Study, arm: &str, seed: u64, level: f64) -> Option<f64> {
+    let run = study.runs_of(arm).find(|run| run.seed == seed)?;
+    let errors = series::measured(run, &Ruler::over_time(run), series::validation_error);
+    errors.into_iter().find(|point| point.1 <= level).map(|point| point.0)
+}
+
+/// A length of time that not all runs of an arm have.
+fn of_some(value: Option<Estimate>, runs: usize) -> String {
+    match value {
+        Some(some) if some.n < runs => format!("{} ({} of {runs} runs)", time(value), some.n),
+        _ => time(value),
+    }
 }
 
 /// All arms at a glance.
@@ -350,4 +381,45 @@ pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
         table.row(row);
     }
     table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::{Run, summary};
+    use crate::observe::event::{Event, Kind, VERSION};
+
+    fn run(arm: &str, seed: u64, errors: &[(f64, f64)]) -> Run {
+        let events = errors.iter().map(|&(seconds, error)| {
+            let kind = Kind::Evaluation {
+                error,
+                average_error: None,
+                loss: 1.0,
+                samples: 9,
+                seconds: 0.1,
+            };
+            let (time, attempt, generation, step) = (seconds, 1, 0, seconds as u64);
+            Event { v: VERSION, time, seconds, attempt, generation, step, rank: 0, kind }
+        });
+        Run { arm: arm.into(), seed, events: events.collect(), ..Run::default() }
+    }
+
+    #[test]
+    fn arms_say_when_they_came_to_the_error_of_the_first() {
+        let runs = vec![
+            run("usual", 1, &[(10.0, 0.5), (20.0, 0.2), (30.0, 0.3)]),
+            run("usual", 2, &[(10.0, 0.5), (20.0, 0.4)]),
+            run("quick", 1, &[(8.0, 0.3), (16.0, 0.4)]),
+            run("quick", 2, &[(8.0, 0.5), (16.0, 0.41)]),
+        ];
+        let study = Study { runs, ..Study::default() };
+        let html = calm_arms(&study, &summary::summarise(&study));
+        let row = |arm: &str| {
+            let at = html.find(&format!("</i>{arm}</td>")).expect("its row");
+            html[at..].split_once("</tr>").expect("its end").0.to_string()
+        };
+        assert!(row("usual").contains("<td>20.00 s</td><td>–</td>"), "{html}");
+        // Of the seeds the second never came to 40 %; the first took 8 s instead of 20.
+        assert!(row("quick").contains("<td>8.00 s (1 of 2 runs)</td><td>60.00 %</td>"), "{html}");
+    }
 }
