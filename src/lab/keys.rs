@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
+/// A value in an arm's name: a text without quotes.
+pub fn told(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Tables are sections: `{ recovery = { ladder = [...] } }` has the key `recovery.ladder`.
 pub fn keys(table: &Table) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();

@@ -228,7 +228,7 @@ fn a_slope_that_an_experiment_measured_is_used_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");
     let slope = r#"{"slopes": [{"name": "respawn", "rung": "respawn", "exchange": "synchronous",
-        "points": [[2, 0.1], [4, 0.2]],
+        "runs": [[2, 0.1], [4, 0.2]],
         "line": {"slope": 0.05, "intercept": 0.0, "half_width": null}}]}"#;
     std::fs::write(&file, slope).unwrap();
     let file = file.to_str().unwrap();

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixture::{Answer, Story, write_run};
+use kintsugi::lab::report::best;
 use kintsugi::lab::report::compare::Bits;
 use kintsugi::lab::report::read::read_run;
 use kintsugi::lab::report::summary::{RunSummary, summarise};
-use kintsugi::lab::report::{Study, html};
+use kintsugi::lab::report::{Run, Study, html};
 use kintsugi::observe::event::Kind;
+use kintsugi::observe::result::Status;
 
 /// A report of years to come needs no machine of today.
 #[test]
@@ -125,16 +127,67 @@ fn a_page_of_arms_without_failures_compares_errors() {
     let out = tempfile::tempdir().unwrap();
     let all = study(out.path(), 45.0, 36, 2);
     let mut runs: Vec<_> = all.runs_of("calm").cloned().collect();
-    let other = |run: &kintsugi::lab::report::Run| kintsugi::lab::report::Run {
-        arm: "again".into(),
-        ..run.clone()
-    };
+    let other = |run: &Run| Run { arm: "again".into(), ..run.clone() };
     runs.extend(all.runs_of("calm").map(other));
     runs[0].result.as_mut().unwrap().data.misses = 600;
     runs[0].result.as_mut().unwrap().data.hits = 400;
     let page = html(&Study { runs, ..all });
     assert!(page.contains("60.00 %") && page.contains("Validation error against"));
     assert!(!page.contains("<th>recoveries</th>") && !page.contains("Minimum error at two times"));
+}
+
+#[test]
+fn only_complete_runs_on_one_set_are_ranked() {
+    let out = tempfile::tempdir().unwrap();
+    let all = study(out.path(), 45.0, 36, 2);
+    let calm: Vec<Run> = all.runs_of("calm").cloned().collect();
+    let arm = |name: &str, more: f64, keys: &[(&str, &str, toml::Value)]| {
+        let mut runs = calm.clone();
+        for run in &mut runs {
+            run.arm = name.into();
+            let mut config: toml::Table = run.config.parse().unwrap();
+            for (section, key, value) in keys {
+                let section = config[*section].as_table_mut().unwrap();
+                section.insert((*key).into(), value.clone());
+            }
+            run.config = config.to_string();
+            run.events.iter_mut().for_each(|event| {
+                if let Kind::Evaluation { error, .. } = &mut event.kind {
+                    *error += more;
+                }
+            });
+        }
+        runs
+    };
+    let told = |runs: Vec<Run>| {
+        let study = Study { runs, ..all.clone() };
+        let words = best::words(&study, &summarise(&study)).unwrap();
+        let page = html(&study);
+        assert!(page.contains(&words.replace('\'', "&#39;")), "{words}");
+        (words, page)
+    };
+    let (words, page) = told([arm("a", 0.0, &[]), arm("b", 0.01, &[])].concat());
+    assert!(words.starts_with("Lowest validation error: a, ") && words.contains("next: b, "));
+    assert!(!words.contains("differ in their length") && !page.contains("Not complete"));
+
+    let longer = arm("b", 0.01, &[("train", "epochs", 90.into())]);
+    let (words, _) = told([arm("a", 0.0, &[]), longer].concat());
+    assert!(words.ends_with("They differ in their length, too (train.epochs)."), "{words}");
+
+    let other = arm("b", 0.01, &[("data", "validation", "elsewhere".into())]);
+    let (words, _) = told([arm("a", 0.0, &[]), other].concat());
+    assert!(words.ends_with("evaluated on several sets (data.validation)."), "{words}");
+    // What is trained on does not matter where all are evaluated on a set of its own.
+    let own = |train: &str| [("data", "validation", "own".into()), ("data", "train", train.into())];
+    let (words, _) = told([arm("a", 0.0, &own("x")), arm("b", 0.01, &own("y"))].concat());
+    assert!(words.contains("next: b, "), "{words}");
+
+    let mut runs = [arm("a", 0.0, &[]), arm("b", 0.01, &[]), arm("c", 0.02, &[])].concat();
+    runs[0].result = None;
+    runs[1].result.as_mut().unwrap().status = Status::JobLost;
+    let (words, page) = told(runs);
+    assert!(words.starts_with("Lowest validation error: b, "), "{words}");
+    assert!(page.contains("Not complete: a, seed 1 (no result); a, seed 2 (job_lost). Their"));
 }
 
 /// Of two values Student's interval says nothing but how few they are.
@@ -148,10 +201,7 @@ fn no_interval_stands_behind_fewer_than_four_seeds() {
         run.events.retain(|event| !matches!(event.kind, Kind::Checkpoint { .. }));
     });
     let of = |n: usize| {
-        let other = calm[..n]
-            .iter()
-            .cloned()
-            .map(|run| kintsugi::lab::report::Run { arm: "again".into(), ..run });
+        let other = calm[..n].iter().cloned().map(|run| Run { arm: "again".into(), ..run });
         let runs = calm[..n].iter().cloned().chain(other).collect();
         html(&Study { runs, ..all.clone() })
     };
@@ -192,6 +242,15 @@ fn the_page_of_one_run_says_what_it_was_and_what_it_lost() {
     let of = |arm: &str| {
         html(&Study { runs: vec![all.runs_of(arm).next().unwrap().clone()], ..all.clone() })
     };
+    assert!(!of("calm").contains("reference_batch"));
+    let mut scaled = all.runs_of("calm").next().unwrap().clone();
+    let mut config = scaled.settings().unwrap();
+    (config.train.global_batch, config.schedule.reference_batch) = (192, Some(64));
+    config.optimizer.learning_rate = 0.1;
+    scaled.config = toml::to_string(&config).unwrap();
+    let scaled = html(&Study { runs: vec![scaled], ..all.clone() });
+    assert!(scaled.contains("; for 64 samples (schedule.reference_batch), so 0.3 for 192"));
+    assert!(scaled.contains("times the batch over schedule.reference_batch in calm."));
     let page = of("checkpoint/restart");
     for wanted in ["23,700,000 parameters", "6,000 training", "96 samples a step", "Error against"]
     {

@@ -134,10 +134,10 @@ pub struct PerRank {
 }
 
 /// Reads a time, or the slope of respawning that an experiment's `results.json` holds: of the
-/// synchronous exchange, where there are several.
+/// synchronous exchange, where it has one of that.
 ///
 /// # Errors
-/// It is neither.
+/// It is neither, or there are several such slopes.
 pub fn per_rank(text: &str) -> Result<PerRank, String> {
     if let Ok(span) = text.parse::<Span>() {
         return Ok(PerRank { seconds: span.0.as_secs_f64(), from: "as given".into() });
@@ -151,15 +151,24 @@ pub fn per_rank(text: &str) -> Result<PerRank, String> {
     let json = std::fs::read_to_string(text).map_err(|error| wrong(&error))?;
     let json: Measured = serde_json::from_str(&json).map_err(|error| wrong(&error))?;
     let respawns = || json.slopes.iter().filter(|slope| slope.rung == "respawn");
-    let synchronous = respawns().find(|slope| slope.exchange == ExchangeKind::Synchronous);
-    let slope = synchronous.or_else(|| respawns().next());
-    let slope = slope.ok_or_else(|| wrong(&"it has no slope of respawning"))?;
+    let is_synchronous = |slope: &&Slope| slope.exchange == ExchangeKind::Synchronous;
+    let mut slopes: Vec<&Slope> = respawns().filter(is_synchronous).collect();
+    if slopes.is_empty() {
+        slopes = respawns().collect();
+    }
+    let slope = match slopes.as_slice() {
+        [] => return Err(wrong(&"it has no slope of respawning")),
+        [only] => only,
+        several => {
+            let told = |slope: &&Slope| format!("{}: {:.1} ms", slope.name, 1e3 * slope.line.slope);
+            let told: Vec<String> = several.iter().map(told).collect();
+            let several = told.join("; ");
+            return Err(wrong(&format!("it has several slopes of respawning ({several})")));
+        }
+    };
     let (fewest, most) = slope.ranks();
-    let mut from = format!(
-        "measured: {} on {fewest} to {most} ranks, {} recoveries",
-        slope.name,
-        slope.points.len()
-    );
+    let mut from =
+        format!("measured: {} on {fewest} to {most} ranks, {} runs", slope.name, slope.runs.len());
     if slope.line.slope < 0.0 {
         from.push_str("; they got shorter, taken as no growth");
     }
@@ -223,7 +232,7 @@ mod tests {
         let slope = |rung: &str, exchange: &str, slope: f64| {
             format!(
                 "{{\"name\": \"{rung}\", \"rung\": \"{rung}\", \"exchange\": \"{exchange}\", \
-                 \"points\": [[2, 0.1], [4, 0.2]], \
+                 \"runs\": [[2, 0.1], [4, 0.2]], \
                  \"line\": {{\"slope\": {slope}, \"intercept\": 0.0, \"half_width\": null}}}}"
             )
         };
@@ -232,7 +241,14 @@ mod tests {
         let measured =
             told(&format!("{restart}, {other}, {}", ours.replace("0.5", "0.03"))).unwrap();
         assert_eq!(measured.seconds, 0.03);
-        assert_eq!(measured.from, "measured: respawn on 2 to 4 ranks, 2 recoveries");
+        assert_eq!(measured.from, "measured: respawn on 2 to 4 ranks, 2 runs");
+        let wide = slope("respawn", "synchronous", 0.25)
+            .replace("\"respawn\", \"r", "\"respawn, model wide\", \"r");
+        let several = told(&format!("{ours}, {wide}")).unwrap_err();
+        assert!(
+            several.contains("(respawn: 500.0 ms; respawn, model wide: 250.0 ms)"),
+            "{several}"
+        );
         assert!(told(&restart).unwrap_err().contains("no slope of respawning"));
         let shorter = told(&slope("respawn", "synchronous", -1.0)).unwrap();
         assert!(shorter.seconds == 0.0 && shorter.from.ends_with("taken as no growth"));

@@ -150,11 +150,13 @@ impl Bar {
 
     fn draw(&self, canvas: &mut Canvas, frame: &Frame, top: f64, x: &impl Fn(f64) -> f64) {
         let middle = top + BAR / 2.0;
-        let (at, anchor) = match frame.labels {
-            Some(_) => ((x(0.0) - 10.0, middle + 4.0), Anchor::End),
-            None => ((x(0.0) + 4.0, top - 6.0), Anchor::Start),
-        };
-        canvas.text("bar-label", at, anchor, &self.label);
+        match frame.labels {
+            Some(_) => {
+                let at = (x(0.0) - 10.0, middle + 4.0);
+                canvas.text("bar-label", at, Anchor::End, &self.label);
+            }
+            None => canvas.label("bar-label", (x(0.0) + 4.0, top - 6.0), &self.label),
+        }
         let mut from = 0.0;
         for part in &self.parts {
             let (start, end) = (x(from), x(from + part.seconds));
@@ -170,10 +172,10 @@ impl Bar {
                 canvas.line("whisker", (end, middle - 5.0), (end, middle + 5.0));
             }
         }
-        let (at, anchor) = match frame.labels {
-            Some(_) => ((x(self.reach()) + 8.0, middle + 4.0), Anchor::Start),
-            None => ((x(0.0) + 4.0, top + BAR + 16.0), Anchor::Start),
+        let at = match frame.labels {
+            Some(_) => (x(self.reach()) + 8.0, middle + 4.0),
+            None => (x(0.0) + 4.0, top + BAR + 16.0),
         };
-        canvas.text("value", at, anchor, &self.value);
+        canvas.text("value", at, Anchor::Start, &self.value);
     }
 }

@@ -1,11 +1,20 @@
-//! The best of several arms in which nothing failed: by the mean of its runs' lowest validation
-//! errors, with the arm that comes next, and whether their seeds tell the two apart. Pure.
+//! The best of several arms in which nothing failed: by the mean of its complete runs' lowest
+//! validation errors, with the arm that comes next, whether their seeds tell the two apart, and in
+//! which lengths they differ. Errors on several sets are not compared. Pure.
 
 use serde::Serialize;
 
-use super::Study;
+use super::groups::{Keys, configuration, differences};
 use super::statistics::{Estimate, INTERVAL_FROM, estimate};
 use super::summary::{RunSummary, is_calm};
+use super::{Run, Study};
+use crate::observe::result::Status;
+
+/// What says on which set a run is evaluated; `data.train` too, where that has no set of its own.
+const SETS: [&str; 4] =
+    ["data.format", "data.validation", "data.synthetic_samples", "data.synthetic_classes"];
+/// What says how long it is.
+const LENGTHS: [&str; 3] = ["train.epochs", "train.steps", "train.max_seconds"];
 
 /// An arm's lowest validation errors, fractions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,11 +36,14 @@ pub struct Best {
     pub next: Rated,
     /// Whether the intervals, or without them the single errors, leave no doubt which is lower.
     pub is_clear: bool,
+    /// Keys of their lengths in which the two differ.
+    pub lengths: Vec<String>,
 }
 
 impl Rated {
     fn of(arm: &str, runs: &[RunSummary]) -> Option<Self> {
-        let own = runs.iter().filter(|run| run.arm == arm);
+        let is_complete = |run: &&RunSummary| run.status == Some(Status::Completed);
+        let own = runs.iter().filter(|run| run.arm == arm).filter(is_complete);
         let errors: Vec<f64> = own.filter_map(|run| run.min_error).collect();
         let error = estimate(errors.iter().copied())?;
         Some(Self { arm: arm.to_owned(), error, errors })
@@ -70,8 +82,12 @@ impl Best {
             (true, _) => "",
             (false, _) => "; these seeds do not tell them apart",
         };
+        let lengths = match self.lengths.join(", ") {
+            keys if keys.is_empty() => keys,
+            keys => format!(" They differ in their length, too ({keys})."),
+        };
         format!(
-            "Lowest validation error: {}, {}; next: {}, {}{doubt}.",
+            "Lowest validation error: {}, {}; next: {}, {}{doubt}.{lengths}",
             self.best.arm,
             self.best.words(),
             self.next.arm,
@@ -80,22 +96,67 @@ impl Best {
     }
 }
 
-/// The best arm; `None` where runs failed, or no two arms were evaluated with other results.
+/// Which arm is best, in a line, or why none is.
+pub fn words(study: &Study, runs: &[RunSummary]) -> Option<String> {
+    Some(match ranking(study, runs)? {
+        Ok(best) => best.words(),
+        Err(keys) => format!(
+            "No arm's validation error is called the lowest: they are evaluated on several sets \
+             ({}).",
+            keys.join(", ")
+        ),
+    })
+}
+
+/// The best arm; `None` where runs failed, no two arms were evaluated with other results, or they
+/// were on several sets.
 pub fn best(study: &Study, runs: &[RunSummary]) -> Option<Best> {
+    ranking(study, runs)?.ok()
+}
+
+/// `Err`: the keys that say that errors are of several sets.
+fn ranking(study: &Study, runs: &[RunSummary]) -> Option<Result<Best, Vec<String>>> {
     if !is_calm(runs) {
         return None;
     }
-    let mut rated: Vec<Rated> =
-        study.arms().into_iter().filter_map(|arm| Rated::of(arm, runs)).collect();
-    rated.sort_by(|a, b| a.error.mean.total_cmp(&b.error.mean));
+    let rated = |arm| {
+        let [set, length] = set_and_length(study.runs_of(arm).next()?)?;
+        Some((Rated::of(arm, runs)?, set, length))
+    };
+    let mut rated: Vec<(Rated, Keys, Keys)> = study.arms().into_iter().filter_map(rated).collect();
+    rated.sort_by(|(a, ..), (b, ..)| a.error.mean.total_cmp(&b.error.mean));
     // Arms that compute the same differ in something else.
-    if rated.first()?.error.mean == rated.last()?.error.mean {
+    if rated.first()?.0.error.mean == rated.last()?.0.error.mean {
         return None;
     }
+    let several = differing(&rated.iter().map(|(_, set, _)| set).collect::<Vec<_>>());
+    if !several.is_empty() {
+        return Some(Err(several));
+    }
     let mut rated = rated.into_iter();
-    let (best, next) = (rated.next()?, rated.next()?);
+    let ((best, _, ours), (next, _, theirs)) = (rated.next()?, rated.next()?);
     let is_clear = are_apart(&best, &next);
-    Some(Best { best, next, is_clear })
+    Some(Ok(Best { best, next, is_clear, lengths: differing(&[&ours, &theirs]) }))
+}
+
+/// Of a configuration; `None` where it cannot be read.
+fn set_and_length(run: &Run) -> Option<[Keys; 2]> {
+    let config = run.settings()?;
+    let validation = config.data.validation.as_ref();
+    let has_own = validation.is_some_and(|validation| validation.place().is_some());
+    let (mut set, mut length) = (configuration(&run.config), Keys::new());
+    set.retain(|key, value| {
+        if LENGTHS.contains(&key.as_str()) {
+            length.insert(key.clone(), value.clone());
+        }
+        let of_share = key == "data.train" && !has_own;
+        of_share || SETS.iter().any(|section| key.starts_with(*section))
+    });
+    Some([set, length])
+}
+
+fn differing(of: &[&Keys]) -> Vec<String> {
+    differences(of).into_iter().map(|difference| difference.key).collect()
 }
 
 /// Whether seeds tell two arms apart: of few, two of one kind are often apart by chance.
@@ -115,7 +176,7 @@ mod tests {
     fn told(a: &[f64], b: &[f64]) -> String {
         let (best, next) = (rated("a", a), rated("b", b));
         let is_clear = are_apart(&best, &next);
-        Best { best, next, is_clear }.words()
+        Best { best, next, is_clear, lengths: Vec::new() }.words()
     }
 
     #[test]

@@ -5,10 +5,10 @@ use super::axis::{Axis, Ruler};
 use super::figures::{COLOURS, Figure};
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::series::{self, Weighed, cluster, thin};
-use super::statistics::{DataPoint, INTERVAL_FROM, mean_curve};
+use super::statistics::{DataPoint, INTERVAL_FROM, apart, mean_curve};
 use super::summary::{RunSummary, calm_arm};
 use super::svg::escape;
-use super::{Run, Study};
+use super::{Run, Study, few};
 use crate::observe::event::Kind;
 
 const CURVE_POINTS_MAX: usize = 400;
@@ -39,8 +39,11 @@ impl Measure {
         series: impl Fn(Axis) -> Vec<Series>,
     ) -> Option<Figure> {
         let axes = Axis::known(study);
+        let mut single = "";
         let drawn = axes.iter().filter_map(|axis| {
-            let drawing = self.chart(study, *axis, series(*axis)).draw()?.html();
+            let series = series(*axis);
+            single = if single.is_empty() { single_runs(&series) } else { single };
+            let drawing = self.chart(study, *axis, series).draw()?.html();
             Some(format!("<div class=\"by by-{}\">{drawing}</div>\n", axis.name()))
         });
         let drawings: Vec<String> = drawn.collect();
@@ -48,7 +51,7 @@ impl Measure {
             .iter()
             .map(|axis| format!("<span class=\"by by-{}\">{}</span>", axis.name(), axis.words()))
             .collect();
-        let caption = format!("<b>{} against {against}.</b>{more}", self.title);
+        let caption = format!("<b>{} against {against}.</b>{more}{single}", self.title);
         (!drawings.is_empty()).then_some(Figure { drawings, caption, key: Vec::new() })
     }
 
@@ -88,17 +91,27 @@ fn arms(
         let curves: Vec<Vec<DataPoint>> = study.runs_of(arm).map(of).collect();
         let mut curve = mean_curve(&curves);
         curve.points = thin(&curve.points, CURVE_POINTS_MAX);
+        let single = apart(&curves).into_iter().map(|part| thin(&part, CURVE_POINTS_MAX));
         let are_few = (2..INTERVAL_FROM).contains(&curves.len());
         Series {
             label: (*arm).to_string(),
             colour: colour % COLOURS,
             curve,
+            beyond: single.collect(),
             runs: if are_few { curves.concat() } else { Vec::new() },
             reference: Some(*arm) == reference,
             ..Series::default()
         }
     });
-    drawn.filter(|series| !series.curve.points.is_empty()).collect()
+    drawn.filter(|series| !series.is_empty()).collect()
+}
+
+/// What a caption says of lines that are no means.
+fn single_runs(series: &[Series]) -> &'static str {
+    match series.iter().any(|series| !series.beyond.is_empty()) {
+        true => " Thin lines: single runs, where not all seeds of an arm have begun or go on.",
+        false => "",
+    }
 }
 
 /// The calm arm beside others that met failures.
@@ -217,7 +230,19 @@ pub fn learning_rate(study: &Study) -> Option<Figure> {
         unit: Unit::Number,
         y_from: Some(0.0),
     };
-    measure.figure(study, "", |axis| {
+    let is_scaled = |arm: &&str| {
+        let mut runs = study.runs_of(arm).filter_map(Run::settings);
+        runs.any(|config| config.schedule.reference_batch.is_some())
+    };
+    let scaled: Vec<String> = study.arms().into_iter().filter(is_scaled).map(escape).collect();
+    let more = match few(&scaled) {
+        arms if arms.is_empty() => arms,
+        arms => format!(
+            " As steps used it: optimizer.learning_rate times the batch over \
+             schedule.reference_batch in {arms}."
+        ),
+    };
+    measure.figure(study, &more, |axis| {
         let points = |run: &Run, ruler: &Ruler| series::measured(run, ruler, series::learning_rate);
         let mut series = arms(study, axis, None, points);
         // A schedule is a decision: seeds share it, and no dot was measured.
@@ -257,6 +282,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
     if !fell.is_empty() {
         caption.push_str(&format!(" They fall back in: {}.", fell.join(", ")));
     }
+    caption.push_str(single_runs(&chart.series));
     let drawings = vec![chart.draw()?.html()];
     Some(Figure { drawings, caption, key: Vec::new() })
 }

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::Run;
 use crate::config::Config;
-use crate::lab::keys::keys;
+use crate::lab::keys::{keys, told};
 
 /// Keys that tell arms of one name apart, at most; with more the folder does.
 const KEYS_NAMED_MAX: usize = 3;
@@ -124,24 +124,31 @@ fn label(at: usize, groups: &[Group], names: &[String], runs: &[Run]) -> String 
     if alike.len() == 1 {
         return name.clone();
     }
-    let differing = differences(&alike);
-    let same = alike.iter().filter(|keys| ***keys == group.keys).count();
-    if differing.len() > KEYS_NAMED_MAX || same > 1 {
-        return format!("{name} ({})", folder());
+    let place = alike.iter().position(|keys| **keys == group.keys);
+    match (place, apart(&alike)) {
+        (Some(place), Some(told)) => format!("{name}: {}", told[place]),
+        _ => format!("{name} ({})", folder()),
     }
+}
+
+/// What tells each of several configurations from the others, in a few words; `None` where that
+/// takes many, or two are equal.
+pub fn apart(of: &[&Keys]) -> Option<Vec<String>> {
+    let differing = differences(of);
     let keys: Vec<&String> = differing.iter().map(|difference| &difference.key).collect();
-    let told = |of: &Keys| {
-        let told = keys.iter().map(|key| match of.get(*key) {
-            Some(value) => format!("{} {value}", short(key, &keys)),
-            None => format!("{} unset", short(key, &keys)),
+    let words = |of: &&Keys| {
+        let each = keys.iter().map(|key| {
+            let value = of.get(*key).map_or("unset".into(), told);
+            format!("{} {value}", short(key, &keys))
         });
-        told.collect::<Vec<_>>().join(", ")
+        each.collect::<Vec<_>>().join(", ")
     };
-    // Of a plan of faults or a list of paths the table tells.
-    match alike.iter().all(|keys| told(keys).chars().count() <= VALUES_NAMED_MAX) {
-        true => format!("{name}: {}", told(&group.keys)),
-        false => format!("{name} ({})", folder()),
+    if keys.len() > KEYS_NAMED_MAX || (1..of.len()).any(|at| of[..at].contains(&of[at])) {
+        return None;
     }
+    let all: Vec<String> = of.iter().map(words).collect();
+    // Of a plan of faults or a list of paths the table tells.
+    all.iter().all(|words| words.chars().count() <= VALUES_NAMED_MAX).then_some(all)
 }
 
 /// A key without its section, where that tells it from the others: legends have little room.

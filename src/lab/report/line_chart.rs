@@ -60,6 +60,8 @@ pub struct Series {
     pub curve: MeanCurve,
     /// What single runs measured, where the curve is their mean.
     pub runs: Vec<DataPoint>,
+    /// Single runs where there is no mean of all.
+    pub beyond: Vec<Vec<DataPoint>>,
     /// Where it is least, if that is marked.
     pub diamond: Option<DataPoint>,
     /// A dot at every point: each one was measured.
@@ -200,7 +202,10 @@ impl LineChart {
     }
 
     fn draw_in(&self, frame: &Frame, id: &str) -> Option<String> {
-        let curves = self.series.iter().flat_map(|s| s.curve.points.iter().chain(&s.runs));
+        let curves = self
+            .series
+            .iter()
+            .flat_map(|s| s.curve.points.iter().chain(&s.runs).chain(s.beyond.iter().flatten()));
         let (low, high) =
             curves.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.1), h.max(p.1)));
         if !(low.is_finite() && self.x_to > 0.0) {
@@ -274,7 +279,11 @@ impl LineChart {
                 let band = series.curve.band.iter().find(|band| band.0 == point.0);
                 line("curve", *point, band.copied());
             }
-            series.runs.iter().for_each(|point| line("run", *point, None));
+            let (runs, beyond) = (series.runs.iter(), series.beyond.iter().flatten());
+            match series.runs.is_empty() {
+                true => beyond.for_each(|point| line("run", *point, None)),
+                false => runs.for_each(|point| line("run", *point, None)),
+            }
         }
         text
     }
@@ -386,11 +395,8 @@ impl LineChart {
     }
 
     fn end_labels(&self, canvas: &mut Canvas, scale: &Scale) {
-        let drawn: Vec<(&Series, DataPoint)> = self
-            .series
-            .iter()
-            .filter_map(|series| Some((series, *series.curve.points.last()?)))
-            .collect();
+        let drawn: Vec<(&Series, DataPoint)> =
+            self.series.iter().filter_map(|series| Some((series, series.end()?))).collect();
         let wanted: Vec<f64> = drawn.iter().map(|(_, end)| scale.y(end.1)).collect();
         let placed = spread(&wanted, LABEL_GAP, scale.frame.top, scale.bottom());
         for ((series, end), y) in drawn.into_iter().zip(placed) {
@@ -415,12 +421,24 @@ impl LineChart {
             canvas.polyline(&class, &[(6.0, y), (LABEL_LEFT, y)]);
             let class = format!("series-label c{}", series.colour);
             let at = (LABEL_LEFT + 8.0, y + 4.0);
-            canvas.text(&class, at, Anchor::Start, &self.end_label(series));
+            canvas.label(&class, at, &self.end_label(series));
         }
     }
 }
 
 impl Series {
+    /// Where its curve ends, or the last of its runs where they have no mean.
+    fn end(&self) -> Option<DataPoint> {
+        let single = || self.beyond.iter().filter_map(|part| part.last());
+        let last = || single().max_by(|a, b| a.0.total_cmp(&b.0));
+        self.curve.points.last().or_else(last).copied()
+    }
+
+    /// Whether there is nothing to draw of it.
+    pub fn is_empty(&self) -> bool {
+        self.curve.points.is_empty() && self.beyond.is_empty()
+    }
+
     fn draw_curve(&self, canvas: &mut Canvas, scale: &Scale) {
         let colour = self.colour;
         if !self.curve.band.is_empty() {
@@ -433,6 +451,10 @@ impl Series {
             self.curve.points.iter().map(|&point| scale.at(point)).collect();
         let kind = if self.reference { "curve reference" } else { "curve" };
         canvas.polyline(&format!("{kind} c{colour}"), &points);
+        for part in &self.beyond {
+            let part: Vec<DataPoint> = part.iter().map(|&point| scale.at(point)).collect();
+            canvas.polyline(&format!("curve single c{colour}"), &part);
+        }
         let measured: &[DataPoint] = if self.dots { &self.curve.points } else { &self.runs };
         if !self.reference && !measured.is_empty() && measured.len() <= DOTS_MAX {
             let kind = if measured.len() > LARGE_DOTS_MAX { "dots many" } else { "dots" };

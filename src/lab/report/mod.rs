@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::observe::event::{Event, Kind, Setup};
 use crate::observe::ledger::Entry;
 use crate::observe::result::RunResult;
@@ -35,6 +36,9 @@ pub mod tables;
 
 pub use markup::{NONE, Table, document as page_of, figure, keys, svg_file};
 pub use page::render as html;
+
+/// Runs that a sentence names.
+const NAMED_MAX: usize = 4;
 
 /// What a run had for pages of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +77,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Its configuration, where that can be read.
+    pub fn settings(&self) -> Option<Config> {
+        toml::from_str(&self.config).ok()
+    }
+
     /// Seconds of the run's own clock at its last event.
     pub fn seconds(&self) -> f64 {
         self.events.iter().map(|event| event.seconds).fold(0.0, f64::max)
@@ -90,6 +99,20 @@ impl Run {
     pub fn machine(&self) -> Option<&str> {
         self.setup().map(|setup| setup.machine.as_str())
     }
+}
+
+/// Which run it is, in words.
+pub fn which(arm: &str, seed: u64) -> String {
+    format!("{arm}, seed {seed}")
+}
+
+/// The first of several, and how many more there are.
+pub fn few(names: &[String]) -> String {
+    let more = match names.len() {
+        n if n > NAMED_MAX => format!("; and {} more", n - NAMED_MAX),
+        _ => String::new(),
+    };
+    names[..names.len().min(NAMED_MAX)].join("; ") + &more
 }
 
 /// What a report is about.

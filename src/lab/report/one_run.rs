@@ -2,6 +2,7 @@
 
 use super::axis::Axis;
 use super::curves::{self, Both};
+use super::drawing::csv_number;
 use super::line_chart::grouped;
 use super::markup::{Table, facts};
 use super::series::failures;
@@ -13,6 +14,7 @@ use crate::config::{Config, DataFormat, Shown};
 use crate::observe::event::{Event, Kind, Setup, name_of, names_of};
 use crate::observe::progress::duration;
 use crate::observe::spans;
+use crate::train::update::schedule::scaled_rate;
 
 /// Everything above "How it was made".
 pub fn fill(page: &mut Page, study: &Study, run: &Run, runs: &[RunSummary]) {
@@ -60,7 +62,7 @@ fn made_of(run: &Run) -> String {
     let mut row = |name, value: Option<String>| {
         rows.extend(value.map(|value: String| (name, escape(&value))));
     };
-    let config: Option<Config> = toml::from_str(&run.config).ok();
+    let config = run.settings();
     let (config, setup) = (config.as_ref(), run.setup());
     row("model", config.map(|config| model(config, run, setup)));
     row("data set", config.map(|config| data_set(config, run, setup)));
@@ -128,7 +130,12 @@ fn optimizer(config: &Config) -> String {
     let (optimizer, schedule) = (&config.optimizer, &config.schedule);
     let name = name_of(&optimizer.name);
     let kind = name_of(&schedule.kind);
-    format!("{name}, learning rate {} ({kind})", optimizer.learning_rate)
+    let (rate, batch) = (optimizer.learning_rate, config.train.global_batch);
+    let scaled = schedule.reference_batch.map_or(String::new(), |reference| {
+        let scaled = csv_number(scaled_rate(schedule, rate, batch));
+        format!("; for {reference} samples (schedule.reference_batch), so {scaled} for {batch}")
+    });
+    format!("{name}, learning rate {rate} ({kind}){scaled}")
 }
 
 fn ranks(config: &Config, run: &Run) -> String {

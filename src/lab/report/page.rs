@@ -1,7 +1,7 @@
 //! The report's page: which figures and tables, in which order, and the words around them.
 
 use super::axis::Axis;
-use super::best::best;
+use super::best;
 use super::compare::Bits;
 use super::groups::{Difference, Keys, configuration as configuration_of, differences};
 use super::markup::document;
@@ -10,8 +10,9 @@ use super::sheet::Page;
 use super::statistics::INTERVAL_FROM;
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
-use super::{Study, cost, curves, one_run, page_cache, staging, tables};
+use super::{Study, cost, curves, few, one_run, page_cache, staging, tables, which};
 use crate::observe::progress::duration;
+use crate::observe::result::Status;
 
 /// The whole document: of one run, or of arms that are compared.
 pub fn render(study: &Study) -> String {
@@ -32,7 +33,7 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
     let differences = differences_of(study);
     let handling_alone = differences.iter().all(Difference::is_handling);
     page.add(&header(study, runs));
-    page.add(&remarks(study));
+    page.add(&remarks(study, runs));
     if !handling_alone {
         page.add(&tables::differences(study, &differences));
     }
@@ -105,7 +106,7 @@ fn header(study: &Study, runs: &[RunSummary]) -> String {
     if !study.description.is_empty() {
         html.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&study.description)));
     }
-    let best = best(study, runs).map(|best| escape(&best.words()));
+    let best = best::words(study, runs).map(|words| escape(&words));
     let findings: String = study
         .arms()
         .into_iter()
@@ -156,8 +157,19 @@ fn finding(arm: &str, runs: &[RunSummary]) -> Option<String> {
 }
 
 /// What a reader must know before comparing.
-fn remarks(study: &Study) -> String {
+fn remarks(study: &Study, runs: &[RunSummary]) -> String {
     let mut words = Vec::new();
+    let is_complete = |run: &&RunSummary| run.status == Some(Status::Completed);
+    let others = runs.iter().filter(|run| !is_complete(run));
+    let others: Vec<String> =
+        others.map(|run| format!("{} ({})", which(&run.arm, run.seed), run.ending())).collect();
+    if !others.is_empty() {
+        words.push(format!(
+            "Not complete: {}. Their figures are of what they have done, and their errors are not \
+             ranked.",
+            escape(&few(&others))
+        ));
+    }
     let seeds = || study.arms().into_iter().map(|arm| study.runs_of(arm).count());
     let (least, most) = (seeds().min().unwrap_or(0), seeds().max().unwrap_or(0));
     if least < INTERVAL_FROM && study.arms().len() > 1 {

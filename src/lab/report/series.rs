@@ -85,15 +85,21 @@ pub fn throughput(kind: &Kind) -> Option<(f64, f64)> {
     }
 }
 
+/// A slice of less than this share of both beside it is not drawn by itself.
+const LITTLE: f64 = 0.5;
+
 /// Means over each of `bins` slices of the axis up to `until`. A slice with a value that is no
-/// number has none. Of steps that were done again, among epochs and steps the last time counts.
+/// number has none; one that holds little beside those around it is one with the slice before it,
+/// as the last few steps of an epoch are. Of steps that were done again, among epochs and steps the
+/// last time counts.
 pub fn sliced(
     run: &Run,
     ruler: &Ruler,
     (until, bins): (f64, usize),
     of: Weighed,
 ) -> Vec<DataPoint> {
-    let width = until / bins.max(1) as f64;
+    let last = bins.max(1) - 1;
+    let width = until / (last + 1) as f64;
     if width <= 0.0 {
         return Vec::new();
     }
@@ -106,15 +112,27 @@ pub fn sliced(
         }
         counted.push((x, value, weight));
     }
-    let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
+    let mut sums: BTreeMap<usize, [f64; 3]> = BTreeMap::new();
     for (x, value, weight) in counted {
-        let slice = sums.entry((x / width) as u64).or_default();
-        slice.0 += x * weight;
-        slice.1 += value * weight;
-        slice.2 += weight;
+        let slice = sums.entry(((x / width) as usize).min(last)).or_default();
+        *slice = added(*slice, [x * weight, value * weight, weight]);
     }
-    let means = sums.values().map(|slice| (slice.0 / slice.2, slice.1 / slice.2));
+    let slices: Vec<[f64; 3]> = sums.into_values().collect();
+    let mut wide: Vec<[f64; 3]> = Vec::new();
+    for (at, slice) in slices.iter().enumerate() {
+        let before = at.checked_sub(1).map_or(0.0, |before| slices[before][2]);
+        let least = slices.get(at + 1).map_or(before, |next| before.min(next[2])) * LITTLE;
+        match wide.last_mut() {
+            Some(last) if slice[2] < least => *last = added(*last, *slice),
+            _ => wide.push(*slice),
+        }
+    }
+    let means = wide.iter().map(|slice| (slice[0] / slice[2], slice[1] / slice[2]));
     means.filter(|point| point.0.is_finite() && point.1.is_finite()).collect()
+}
+
+fn added(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2]]
 }
 
 /// Committed steps against seconds. A restart from an older state is a vertical drop.
@@ -267,6 +285,27 @@ mod tests {
         let run = run_of(&[(1, 0.2, 2.0), (2, 0.6, 4.0), (3, 1.2, 1.0), (4, 1.6, f64::NAN)]);
         let ruler = Ruler::new(&run, Axis::Time).unwrap();
         assert_eq!(sliced(&run, &ruler, (2.0, 2), training_loss), [(0.4, 3.0)]);
+    }
+
+    /// One step at the end of an epoch is no measurement of a rate.
+    #[test]
+    fn an_interval_that_is_short_beside_others_is_drawn_with_the_one_before_it() {
+        let of = |steps: &[(u64, f64)]| {
+            let told: Vec<_> = steps.iter().map(|(step, _)| (*step, 0.0, 1.0)).collect();
+            let mut run = run_of(&told);
+            for (event, (_, took)) in run.events.iter_mut().zip(steps) {
+                if let Kind::Step { seconds, samples, .. } = &mut event.kind {
+                    (*seconds, *samples) = (*took, 100);
+                }
+            }
+            let ruler = Ruler::new(&run, Axis::Steps).unwrap();
+            let points = sliced(&run, &ruler, (10.0, 10), throughput);
+            points.into_iter().map(|point| point.1.round()).collect::<Vec<f64>>()
+        };
+        let ends = [(2, 1.0), (4, 1.0), (5, 0.1), (7, 1.0), (9, 1.0), (10, 0.1)];
+        assert_eq!(of(&ends), [100.0, 182.0, 100.0, 182.0]);
+        // What lasts is no short interval.
+        assert_eq!(of(&[(2, 1.0), (4, 0.25), (6, 0.25), (8, 0.25)]), [100.0, 400.0, 400.0, 400.0]);
     }
 
     #[test]

@@ -113,18 +113,46 @@ pub struct MeanCurve {
 /// Points of an averaged curve.
 const GRID_POINTS: u32 = 240;
 
+/// Those that have any point.
+fn drawn(curves: &[Vec<DataPoint>]) -> Vec<&Vec<DataPoint>> {
+    curves.iter().filter(|curve| !curve.is_empty()).collect()
+}
+
+/// From where to where all curves have a value.
+fn common(curves: &[&Vec<DataPoint>]) -> Option<(f64, f64)> {
+    let from = curves.iter().map(|curve| curve[0].0).fold(f64::NEG_INFINITY, f64::max);
+    let to = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::INFINITY, f64::min);
+    (from.is_finite() && to > from).then_some((from, to))
+}
+
+/// What single curves are where not all have a value, and their mean would be one of fewer: before
+/// and behind what they have in common.
+pub fn apart(curves: &[Vec<DataPoint>]) -> Vec<Vec<DataPoint>> {
+    let curves = drawn(curves);
+    if curves.len() < 2 {
+        return Vec::new();
+    }
+    let Some((from, to)) = common(&curves) else {
+        return curves.into_iter().cloned().collect();
+    };
+    let parts = |curve: &Vec<DataPoint>| {
+        let at = |x: f64| interpolate(curve, x).map(|y| (x, y));
+        let before = curve.iter().copied().filter(|point| point.0 < from).chain(at(from));
+        let behind = at(to).into_iter().chain(curve.iter().copied().filter(|point| point.0 > to));
+        [before.collect(), behind.collect()]
+    };
+    let parts = curves.into_iter().flat_map(parts);
+    parts.filter(|part: &Vec<DataPoint>| part.len() > 1).collect()
+}
+
 /// Averages curves where all of them have a value. One curve stays as it is.
 pub fn mean_curve(curves: &[Vec<DataPoint>]) -> MeanCurve {
-    let curves: Vec<&Vec<DataPoint>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
+    let curves = drawn(curves);
     if let [only] = curves.as_slice() {
         return MeanCurve { points: only.to_vec(), band: Vec::new() };
     }
-    let from = curves.iter().map(|curve| curve[0].0).fold(f64::NEG_INFINITY, f64::max);
-    let to = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::INFINITY, f64::min);
     let mut mean = MeanCurve::default();
-    if !(from.is_finite() && to > from) {
-        return mean;
-    }
+    let Some((from, to)) = common(&curves) else { return mean };
     for x in places(&curves, from, to) {
         let at = curves.iter().filter_map(|curve| interpolate(curve, x));
         let Some(here) = estimate(at) else { continue };
@@ -221,6 +249,20 @@ mod tests {
         assert_eq!(four.band.len(), four.points.len());
         assert_eq!(mean_curve(std::slice::from_ref(&one)).points, one);
         assert_eq!(mean_curve(&[]), MeanCurve::default());
+    }
+
+    #[test]
+    fn beyond_what_curves_have_in_common_they_stand_for_themselves() {
+        let short = vec![(0.0, 1.0), (2.0, 3.0)];
+        let long = vec![(1.0, 5.0), (4.0, 8.0), (6.0, 9.0)];
+        let both = [short.clone(), long.clone()];
+        let beyond = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(2.0, 6.0), (4.0, 8.0), (6.0, 9.0)]];
+        assert_eq!(apart(&both), beyond);
+        let later = vec![(7.0, 1.0), (8.0, 1.0)];
+        let strangers = [short.clone(), later];
+        assert_eq!(mean_curve(&strangers), MeanCurve::default());
+        assert_eq!(apart(&strangers), strangers, "nothing in common");
+        assert!(apart(&[long.clone(), long]).is_empty() && apart(&[short, Vec::new()]).is_empty());
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use super::episodes::{Episode, episodes};
 use super::series;
 use super::statistics::{DataPoint, Estimate, estimate};
 use super::{Run, Study};
-use crate::observe::event::{Event, Kind};
+use crate::observe::event::{Event, Kind, name_of};
 use crate::observe::ledger;
 use crate::observe::result::Status;
 
@@ -44,6 +44,11 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
+    /// Its status, in a word or two.
+    pub fn ending(&self) -> String {
+        self.status.map_or("no result".into(), |status| name_of(&status))
+    }
+
     /// Seconds from failures until every rank computed again, all recoveries together.
     pub fn recovery_seconds(&self) -> f64 {
         self.recoveries.iter().map(Episode::seconds).sum()

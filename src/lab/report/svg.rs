@@ -52,6 +52,9 @@ impl Anchor {
     }
 }
 
+/// Size of labels.
+const LABEL_PIXELS: f64 = 13.0;
+
 /// About how many pixels a bold label is wide: a page's font is not known before it is shown.
 pub fn label_width(text: &str) -> f64 {
     const PIXELS_PER_CHARACTER: f64 = 8.4;
@@ -131,6 +134,16 @@ impl Canvas {
         ));
     }
 
+    /// A label from here to the drawing's edge at most: one that is longer is written smaller.
+    pub fn label(&mut self, class: &str, at: (f64, f64), text: &str) {
+        let room = self.width - at.0;
+        let size = (LABEL_PIXELS * room / label_width(text)).min(LABEL_PIXELS);
+        let (x, y, size, text) = (px(at.0), px(at.1), px(size), escape(text));
+        self.add(format_args!(
+            r#"<text class="{class}" x="{x}" y="{y}" style="font-size:{size}px">{text}</text>"#
+        ));
+    }
+
     /// Text turned to read upwards.
     pub fn text_upwards(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (px(at.0), px(at.1), escape(text));
@@ -200,6 +213,17 @@ mod tests {
     #[test]
     fn text_cannot_leave_its_element() {
         assert_eq!(escape(r#"<b a="1">&'"#), "&lt;b a=&quot;1&quot;&gt;&amp;&#39;");
+    }
+
+    #[test]
+    fn a_label_that_is_too_long_is_written_smaller() {
+        let written = |text: &str| {
+            let mut canvas = Canvas::new(360.0, 20.0);
+            canvas.label("c", (24.0, 10.0), text);
+            canvas.finish("")
+        };
+        assert!(written("checkpoint/restart").contains("font-size:13px"));
+        assert!(written(&"x".repeat(80)).contains("font-size:6.5px"));
     }
 
     proptest! {

@@ -292,15 +292,12 @@ pub fn runs(runs: &[RunSummary]) -> String {
         "against the calm run",
     ]);
     for run in runs {
-        let status = run
-            .status
-            .map_or("no result".to_string(), |status| format!("{status:?}").to_lowercase());
         let hash = run.state_sha256.as_deref().map_or(NONE, short);
         table.row(vec![
             format!("<code>{}</code>", escape(&run.path)),
             escape(&run.arm),
             run.seed.to_string(),
-            escape(&status),
+            escape(&run.ending()),
             run.ranks.to_string(),
             run.steps.to_string(),
             format!("{:.1}", run.seconds),
