@@ -21,7 +21,7 @@ use crate::lab::experiment::runner::{Made, Runner, signals};
 use crate::lab::memory::file::Study;
 use crate::lab::memory::make::make;
 use crate::lab::memory::part::Frame;
-use crate::lab::report::best::best;
+use crate::lab::report::best::{self, best};
 use crate::lab::report::svg::unescaped;
 use crate::lab::report::{command_line, tables};
 use crate::observe::console::{self, print_line, say};
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 /// Runs it. Exit 0: every run is complete; 1: some are not; 2, 3: nothing was started, as `launch`
-/// would have refused it; 85: stopped.
+/// would have refused it, or refused the first; 85: stopped.
 pub fn run(args: &Args) -> ExitCode {
     match conduct(args) {
         Ok(code) => code,
@@ -108,13 +108,13 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let mut signals = signals()?;
     if !waiting.is_empty() {
         say!("warming up: one step, so that no arm pays for making data");
-        let made = runner.warm_up(&experiment.warm_up(changes), &mut signals)?;
+        let warm_up = experiment.warm_up(changes);
+        let made = runner.warm_up(&warm_up, &mut signals)?;
         if made == Made::Interrupted {
             return Ok(ExitCode::from(Status::Interrupted.exit_code()));
         }
-        if let Made::Failed(code) = made {
-            let code = code.map_or("no exit code".into(), |code| format!("exit code {code}"));
-            say!("warning: the warm-up ended with {code}: the first arm pays for what it makes");
+        if let Some(why) = why(&runner, &warm_up, made) {
+            say!("warning: the warm-up is {why}: the first arm pays for what it makes");
         }
     }
     let index = Index::new(&experiment, &text, &plan, command_line());
@@ -219,9 +219,11 @@ fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> 
         return Err(Failure::Usage(reason.into()));
     }
     let out = out(args);
+    let models = study.build_models().map_err(Failure::Usage)?;
     if args.check {
         study.measures.iter().for_each(|measure| print_line!("{}", measure.title()));
-        print_line!("{} measures; models are built when they are made", study.measures.len());
+        let measures = study.measures.len();
+        print_line!("{measures} measures: nothing is refused; {models} models were built for them");
         if args.json == Form::Json {
             let titles: Vec<&str> = study.measures.iter().map(|one| one.title()).collect();
             print_json(&json!({
@@ -287,19 +289,16 @@ impl Making {
             match made {
                 Made::Completed => self.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
                 Made::Kept => say!("  complete already: kept"),
-                Made::Failed(code) => {
-                    let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
-                    let folder = self.runner.folder(run).shown();
-                    say!("  not complete ({code}): see {folder} and {folder}.log");
-                }
-                Made::Interrupted => {}
+                _ => why(&self.runner, run, made).iter().for_each(|why| say!("  {why}")),
             }
             self.made.push((run.clone(), made));
             if matches!(made, Made::Completed | Made::Kept) {
                 self.index.add(run, self.runner.room_of(run));
                 self.index.write(&self.runner.out)?;
             }
-            if made == Made::Interrupted {
+            // What refused it may refuse them all; where one is complete it does not.
+            let none_is = self.index.runs.is_empty() && kept.iter().all(Option::is_none);
+            if made == Made::Interrupted || matches!(made, Made::Refused(_)) && none_is {
                 break;
             }
         }
@@ -312,8 +311,7 @@ impl Making {
         if !self.index.runs.is_empty() {
             let (study, runs) = self.index.write(out)?;
             console::print_text(&tables::arms_text(&study, &runs));
-            let best = best(&study, &runs);
-            best.iter().for_each(|best| print_line!("{}", best.words()));
+            best::words(&study, &runs).iter().for_each(|words| print_line!("{words}"));
             self.index.missing().iter().for_each(|missing| print_line!("{missing}"));
             print_line!("report: {}", out.join(REPORT_FILE).shown());
             if form == Form::Json {
@@ -322,7 +320,7 @@ impl Making {
                     "results": out.join(RESULTS_FILE),
                     "report": out.join(REPORT_FILE),
                     "runs": made.iter().map(row).collect::<Vec<_>>(),
-                    "best": best,
+                    "best": best(&study, &runs),
                     "summaries": runs,
                 }));
             }
@@ -330,15 +328,37 @@ impl Making {
             let runs: Vec<Value> = made.iter().map(row).collect();
             print_json(&json!({ "experiment": self.index.title, "runs": runs }));
         }
-        let failed = made.iter().any(|(_, made)| matches!(made, Made::Failed(_)));
+        let is_failed = |made: &Made| matches!(made, Made::Failed(_) | Made::Refused(_));
+        let failed = made.iter().any(|(_, made)| is_failed(made));
         Ok(match made.last() {
             Some((_, Made::Interrupted)) => {
                 say!("stopped; the same command goes on with the runs that are left");
                 ExitCode::from(Status::Interrupted.exit_code())
             }
+            Some((run, Made::Refused(code))) if self.index.runs.is_empty() => {
+                say!(
+                    "stopped: no run is complete, and what refused {} may refuse them all; mend \
+                     it, or leave out its arm, and give the same command",
+                    run.name()
+                );
+                ExitCode::from(*code)
+            }
             _ => ExitCode::from(u8::from(failed)),
         })
     }
+}
+
+/// Why a run is not complete, and where to look.
+fn why(runner: &Runner, run: &PlannedRun, made: Made) -> Option<String> {
+    let how = match made {
+        Made::Refused(code) => format!("refused before its first step (exit code {code})"),
+        Made::Failed(Some(code)) => format!("not complete (exit code {code})"),
+        Made::Failed(None) => "not complete (a signal)".into(),
+        Made::Completed | Made::Kept | Made::Interrupted => return None,
+    };
+    let folder = runner.folder(run).shown();
+    let reason = runner.reason(run).unwrap_or_else(|| "it has said why".into());
+    Some(format!("{how}: {reason}; see {folder} and {folder}.log"))
 }
 
 /// What became of a run, for programs.
@@ -347,6 +367,7 @@ fn row((run, made): &(PlannedRun, Made)) -> Value {
         Made::Completed => ("completed", None),
         Made::Kept => ("kept", None),
         Made::Failed(code) => ("failed", *code),
+        Made::Refused(code) => ("refused", Some(i32::from(*code))),
         Made::Interrupted => ("interrupted", None),
     };
     let (arm, seed, folder) = (&run.arm, run.seed, &run.folder);

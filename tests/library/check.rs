@@ -117,6 +117,44 @@ fn more_unreadable_pictures_than_are_allowed_are_found() {
     assert!(said(&look).contains("20 of 20 looked at, 5 cannot be decoded"), "{}", said(&look));
 }
 
+/// What refuses the first run is told once, and not learned six times. What a refusal puts back is
+/// no run of the experiment that was refused.
+#[test]
+fn an_experiment_whose_first_run_is_refused_starts_no_other() {
+    let place = Place::new();
+    let file = place.at("rates.toml");
+    let text = format!(
+        "title = \"t\"\nconfig = \"run.toml\"\nranks = 1\nseeds = [1, 2]\n\
+         sweep.optimizer.learning_rate = [0.1, 0.05]\nset.data.train = \"{}\"\n",
+        place.at("set").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let experiment = |more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+        program.arg("experiment").arg(&file).arg("--out").arg(place.at("out")).args(more);
+        program.output().unwrap()
+    };
+    let refused = |more: &[&str]| {
+        pictures(&place.at("set"), 5);
+        let output = experiment(more);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        let reason = "  refused before its first step (exit code 3): ";
+        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(reason)).collect();
+        assert!(lines.len() == 1 && lines[0].contains("data.bad_images_max"), "{said}");
+        assert!(said.contains("[1/4]") && !said.contains("[2/4]"), "{said}");
+        assert!(said.contains("what refused learning_rate 0.1, seed 1 may refuse them"), "{said}");
+    };
+    refused(&[]);
+    pictures(&place.at("set"), 0);
+    let output = experiment(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&experiment(&[])).contains("all are complete already"));
+    refused(&["-s", "train.epochs=1"]);
+    // The complete run that was put back is not one of the changed experiment.
+    refused(&["-s", "train.epochs=1"]);
+}
+
 #[test]
 fn too_few_processors_are_told_as_the_start_tells_them() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -150,6 +150,10 @@ fn what_does_nothing_is_refused_by_its_name() {
     refused(&with("link_share = 0.5", "link_share = 2.0"), &[], "link_share");
     refused(&with("budget = \"8MB\"", "budgets = \"8MB\""), &[], "budgets");
     refused(&with("\"far_tier\"", "\"far_teer\""), &[], "far_teer");
+    // Of the last measure: the others would take their time first.
+    let last = FILE.replace("model = \"resnet20\"", "model = \"resnet21\"");
+    refused(&last, &[], "Shared: there is no model `resnet21`");
+    refused(&last, &["--check"], "Shared: there is no model `resnet21`");
 }
 
 #[test]
@@ -161,4 +165,7 @@ fn the_repositorys_files_of_measures_are_read() {
     let studies: Vec<(Study, String)> = read.collect();
     assert!(studies.len() >= 4);
     assert!(studies.iter().all(|(_, text)| text.starts_with("# Why: ")));
+    for (study, _) in studies {
+        assert!(study.build_models().is_ok(), "{}: {:?}", study.title, study.build_models());
+    }
 }

@@ -4,13 +4,15 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use toml::{Table, Value};
+use toml::Table;
 
 use crate::config::{Bytes, Shown, parse};
 use crate::lab::keys::keys;
 
 /// What `seeds` is, as a key of a sweep.
 pub(super) const SEED: &str = "run.seed";
+/// Runs of an experiment, and its arms and its seeds: a grid may grow fast.
+pub(super) const RUNS_MAX: usize = 10_000;
 /// A year.
 const SECONDS_MAX: f64 = 3.2e7;
 /// Bytes of a folder's name, with the seed and what is appended to it.
@@ -102,7 +104,8 @@ pub struct Changes {
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Runs every arm with seeds 1..=N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=RUNS_MAX as u64))]
     pub seeds: Option<u64>,
     /// Wall time of every run; failures, checkpoints and evaluations scale with it.
     #[arg(long, value_name = "T")]
@@ -174,6 +177,14 @@ impl Experiment {
         let seeds = self.seeds();
         if seeds.is_empty() {
             return refuse("seeds", "[]".into(), "name at least one seed, such as [1]");
+        }
+        let (arms, all) = (self.arms.len(), self.arms.len().saturating_mul(seeds.len()));
+        if all > RUNS_MAX {
+            return Err(format!(
+                "{arms} arms x {} seeds are {all} runs, and {RUNS_MAX} are the most of an \
+                 experiment: write fewer seeds, or sweep fewer values",
+                seeds.len()
+            ));
         }
         if let Some(at) = (1..seeds.len()).find(|&at| seeds[..at].contains(&seeds[at])) {
             return refuse("seeds", format!("{seeds:?}"), &format!("{} is there twice", seeds[at]));
@@ -251,11 +262,6 @@ pub fn slug(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let joined: String = name.chars().map(plain).collect();
     joined.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
-}
-
-/// A value in an arm's name.
-pub fn told(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

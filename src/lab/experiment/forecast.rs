@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::lab::report::statistics::estimate;
+
 /// Seconds that runs took.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Forecast {
@@ -18,15 +20,10 @@ impl Forecast {
     /// Seconds that runs of these arms will take, each as the arm's own have taken, else as all
     /// have; `None` before the first.
     pub fn left<'a>(&self, arms: impl IntoIterator<Item = &'a str>) -> Option<f64> {
-        let of_all = mean(self.took.values().flatten())?;
-        let of = |arm| self.took.get(arm).and_then(mean).unwrap_or(of_all);
-        Some(arms.into_iter().map(of).sum())
+        let of_all = estimate(self.took.values().flatten().copied())?.mean;
+        let of = |arm: &str| estimate(self.took.get(arm)?.iter().copied());
+        Some(arms.into_iter().map(|arm| of(arm).map_or(of_all, |own| own.mean)).sum())
     }
-}
-
-fn mean<'a>(values: impl IntoIterator<Item = &'a f64>) -> Option<f64> {
-    let (sum, n) = values.into_iter().fold((0.0, 0), |(sum, n), value| (sum + value, n + 1));
-    (n > 0).then(|| sum / f64::from(n))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::file::{Arm, Changes, Experiment, Failure, slug};
 use super::sweep;
 use crate::config::Bytes;
 use crate::lab::keys::keys;
+use crate::lab::report::which;
 
 /// One run to make.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +36,7 @@ impl PlannedRun {
 
     /// Which it is, in words.
     pub fn name(&self) -> String {
-        format!("{}, seed {}", self.arm, self.seed)
+        which(&self.arm, self.seed)
     }
 }
 
@@ -72,12 +73,18 @@ impl Experiment {
             .collect()
     }
 
-    /// A run of one step: makes the data set where it is made on first use, and fills caches, so
-    /// that the first arm pays for neither.
+    /// A run of one step of the first arm: makes the data set where it is made on first use, and
+    /// fills caches, so that this arm pays for neither.
     pub fn warm_up(&self, changes: &Changes) -> PlannedRun {
         let name = "warm-up".to_string();
-        let arm = Arm { name: name.clone(), failures: Some(Vec::new()), ..Arm::default() };
-        let last = ["train.steps=1", "train.max_seconds=3600.0", "evaluation.every=\"never\""];
+        let arm = Arm { name: name.clone(), ..self.arms[0].clone() };
+        let last = [
+            "train.steps=1",
+            "train.max_seconds=3600.0",
+            "evaluation.every=\"never\"",
+            "schedule.warm_up=0.0",
+            "faults.plan=[]",
+        ];
         let set = changes.set.iter().cloned().chain(last.map(String::from)).collect();
         let (seed, changes) = (self.seeds()[0], Changes { set, ..changes.clone() });
         let arguments = self.arguments(&arm, seed, &changes);
@@ -212,6 +219,23 @@ set.recovery.ladder = ["respawn", "restart"]
     }
 
     #[test]
+    fn the_warm_up_is_a_step_of_the_first_arm_without_its_failures() {
+        let plan = "set.faults.plan = [{ kind = \"kill\", rank = 0, step = 1 }]";
+        let first = format!("set.data.train = \"a\"\nranks = 3\n{plan}");
+        let text = FILE.replacen("failures = []", &first, 1);
+        let changes = Changes::default();
+        let experiment = experiment(&text).with(&changes).unwrap();
+        assert_eq!(value(&experiment.plan(&changes)[0], "faults.plan").len(), 1);
+        let warm_up = experiment.warm_up(&changes);
+        assert_eq!(
+            (value(&warm_up, "data.train"), value(&warm_up, "faults.plan")),
+            (vec!["\"a\""], vec!["[]"])
+        );
+        assert_eq!((value(&warm_up, "train.steps"), &warm_up.arguments[1][..]), (vec!["1"], "3"));
+        assert_eq!((warm_up.folder.as_str(), warm_up.page_cache), (".warm-up", None));
+    }
+
+    #[test]
     fn what_is_typed_replaces_what_is_written() {
         let set = vec!["train.steps=7".to_string(), "model.name=mlp".to_string()];
         let changes = Changes { seconds: Some(36.0), seeds: Some(1), set };
@@ -229,6 +253,9 @@ set.recovery.ladder = ["respawn", "restart"]
             assert_ne!(text, FILE);
             experiment(&text).with(&Changes::default()).unwrap_err().to_string()
         };
+        let seeds = format!("{:?}", (0..5001).collect::<Vec<_>>());
+        let many = changed("[1, 2]", &seeds);
+        assert!(many.starts_with("2 arms x 5001 seeds are 10002 runs"), "{many}");
         assert!(changed("ranks = 4", "ranks = 0").contains("ranks = 0"));
         assert!(changed("ranks = 4", "ranks = 2").contains("failures.rank = 2"));
         assert!(changed("at = 0.225", "at = 1.5").contains("failures.at = 1.5"));
@@ -263,6 +290,12 @@ set.recovery.ladder = ["respawn", "restart"]
         assert!(told("run.seed=9").contains("--seeds"));
         let more = Changes { seeds: Some(2), ..Changes::default() };
         assert_eq!(experiment(text).with(&more).unwrap().plan(&more).len(), 4);
+        for seed in ["run.seed", "\"run.seed\""] {
+            let text = text
+                .replace("seeds = [3]", "")
+                .replace("= {", &format!("= {{ {seed} = [5, 6, 7],"));
+            assert_eq!(experiment(&text).with(&more).unwrap().plan(&more).len(), 4, "{seed}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::lab::report::best::{Best, best};
 use crate::lab::report::read::read_run;
 use crate::lab::report::scaling::{Slope, slopes};
 use crate::lab::report::summary::{RunSummary, summarise};
-use crate::lab::report::{PageRoom, Study, html};
+use crate::lab::report::{PageRoom, Study, few, html, which};
 use crate::observe::machine::machine;
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -44,9 +44,6 @@ pub struct Index {
     /// The runs made so far: arm and folder below the experiment's.
     pub runs: Vec<Entry>,
 }
-
-/// Runs that are named which a report lacks.
-const NAMED_MAX: usize = 4;
 
 /// One run of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,19 +99,11 @@ impl Index {
 
     /// Runs that are planned and not there, in words.
     pub fn missing(&self) -> Option<String> {
-        let made = |name: &&String| {
-            self.runs.iter().any(|run| format!("{}, seed {}", run.arm, run.seed) == **name)
-        };
-        let missing: Vec<&str> =
-            self.planned.iter().filter(|name| !made(name)).map(String::as_str).collect();
-        let more = match missing.len() {
-            0 => return None,
-            n if n > NAMED_MAX => format!("; and {} more", n - NAMED_MAX),
-            _ => String::new(),
-        };
-        let named = missing[..missing.len().min(NAMED_MAX)].join("; ");
+        let made = |name: &&String| self.runs.iter().any(|run| which(&run.arm, run.seed) == **name);
+        let missing: Vec<String> =
+            self.planned.iter().filter(|name| !made(name)).cloned().collect();
         let (count, all) = (missing.len(), self.planned.len());
-        Some(format!("Not here, of {all} runs: {count} ({named}{more})."))
+        (count > 0).then(|| format!("Not here, of {all} runs: {count} ({}).", few(&missing)))
     }
 
     /// Reads the index of a finished or unfinished experiment.

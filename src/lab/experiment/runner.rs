@@ -16,7 +16,8 @@ use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
 use crate::lab::report::PageRoom;
 use crate::lab::report::read::read_result;
-use crate::observe::result::Status;
+use crate::observe::refusal::if_there;
+use crate::observe::result::{RunResult, Status};
 
 /// A run may take this much longer than its T for starting, restarting and ending.
 const ALLOWANCE: Duration = Duration::from_secs(300);
@@ -37,6 +38,8 @@ pub enum Made {
     Kept,
     /// It ended otherwise; the exit code, where there was one.
     Failed(Option<i32>),
+    /// It was refused before its first step, and `launch` ended with this code.
+    Refused(u8),
     /// The user asked for the end of everything.
     Interrupted,
 }
@@ -71,7 +74,7 @@ impl Runner {
 
     fn launch(&self, run: &PlannedRun) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("launch").args(&run.arguments);
+        command.arg("launch").arg("--json").args(&run.arguments);
         command.arg("--run-dir").arg(self.folder(run));
         command
     }
@@ -104,13 +107,9 @@ impl Runner {
     pub fn warm_up(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
         let made = self.make(run, signals)?;
         if made == Made::Completed {
-            let leave = |outcome: io::Result<()>| match outcome {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
-            leave(std::fs::remove_dir_all(self.folder(run)))?;
-            leave(std::fs::remove_file(self.recipe_path(run)))?;
-            leave(std::fs::remove_file(self.log_path(run)))?;
+            if_there(std::fs::remove_dir_all(self.folder(run)))?;
+            if_there(std::fs::remove_file(self.recipe_path(run)))?;
+            if_there(std::fs::remove_file(self.log_path(run)))?;
         }
         Ok(made)
     }
@@ -125,12 +124,14 @@ impl Runner {
         if self.is_kept(run, &recipe) {
             return Ok(Made::Kept);
         }
+        // Whatever lies there from now on is not known to be of a recipe.
+        let recipe_path = self.recipe_path(run);
+        if_there(std::fs::remove_file(&recipe_path))?;
         let mut command = self.launch(run);
         if self.folder(run).exists() {
             // Going on with half a run would give it a pause that the other arms do not have.
             command.arg("--fresh");
         }
-        std::fs::write(self.recipe_path(run), serde_json::to_vec_pretty(&recipe)?)?;
         let said = std::fs::File::create(self.log_path(run))?;
         command.stdin(Stdio::null()).stdout(said);
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
@@ -140,12 +141,37 @@ impl Runner {
         if let Some(room) = room {
             std::fs::write(self.room_path(run), serde_json::to_vec(&room.close()?)?)?;
         }
-        let (code, interrupted) = ended?;
-        Ok(match completed(&self.folder(run)) {
-            _ if interrupted => Made::Interrupted,
-            true => Made::Completed,
-            false => Made::Failed(code),
-        })
+        let made = match ended? {
+            (_, true) => Made::Interrupted,
+            (code, false) => self.outcome(run, code),
+        };
+        if made == Made::Completed {
+            std::fs::write(recipe_path, serde_json::to_vec_pretty(&recipe)?)?;
+        }
+        Ok(made)
+    }
+
+    /// What came of a run that nobody stopped. A refusal puts back what lay in its folder, which
+    /// may be another complete run.
+    fn outcome(&self, run: &PlannedRun, code: Option<i32>) -> Made {
+        match (code, self.said(run)) {
+            (Some(2), _) => Made::Refused(2),
+            (Some(3), Some(result)) if result.steps > 0 => Made::Failed(code),
+            (Some(3), _) => Made::Refused(3),
+            _ if completed(&self.folder(run)) => Made::Completed,
+            _ => Made::Failed(code),
+        }
+    }
+
+    /// The result that `launch` told, where it told one.
+    fn said(&self, run: &PlannedRun) -> Option<RunResult> {
+        let log = std::fs::read_to_string(self.log_path(run)).ok()?;
+        serde_json::from_str(log.lines().last()?).ok()
+    }
+
+    /// Why a run is not complete, as `launch` told it.
+    pub fn reason(&self, run: &PlannedRun) -> Option<String> {
+        self.said(run).map(|result| result.reason)
     }
 
     /// Where the page cache of a run is limited: its set is forgotten, and the command will run in

@@ -2,20 +2,20 @@
 
 use toml::{Table, Value};
 
-use super::file::{Arm, Experiment, SEED, told};
-use crate::lab::keys::keys;
+use super::file::{Arm, Experiment, RUNS_MAX, SEED};
+use crate::lab::keys::{keys, told};
 use crate::lab::report::groups::short;
 
 /// What `ranks` is.
 const RANKS: &str = "run.ranks";
-/// A grid may grow fast.
-const ARMS_MAX: usize = 10_000;
 
 /// Others are given.
 pub fn forget_seeds(sweep: &mut Table) {
     if let Some(Value::Table(run)) = sweep.get_mut("run") {
         run.remove("seed");
     }
+    // In quotes.
+    sweep.remove(SEED);
 }
 
 /// A key and its values.
@@ -44,10 +44,10 @@ pub fn expanded(mut experiment: Experiment) -> Result<Experiment, String> {
     }
     let own = std::mem::take(&mut experiment.arms);
     let count = axes.iter().try_fold(own.len().max(1), |all, (_, values)| {
-        all.checked_mul(values.len()).filter(|count| *count <= ARMS_MAX)
+        all.checked_mul(values.len()).filter(|count| *count <= RUNS_MAX)
     });
     if count.is_none() {
-        return Err(format!("sweep: more than {ARMS_MAX} arms; sweep fewer values"));
+        return Err(format!("sweep: more than {RUNS_MAX} arms; sweep fewer values"));
     }
     experiment.arms = match (own.is_empty(), axes.is_empty()) {
         (true, true) => vec![Arm { name: stem(&experiment), ..Arm::default() }],
@@ -92,6 +92,9 @@ fn give(arm: &mut Arm, key: &str, value: &Value) -> Result<(), String> {
             None => Ok(()),
         };
     }
+    if keys(&arm.set).contains_key(key) {
+        return again(&arm.name);
+    }
     let (path, name) = key.rsplit_once('.').unwrap_or(("", key));
     let mut table = &mut arm.set;
     for part in path.split('.').filter(|part| !part.is_empty()) {
@@ -99,10 +102,8 @@ fn give(arm: &mut Arm, key: &str, value: &Value) -> Result<(), String> {
         let Value::Table(inner) = entry else { return again(&arm.name) };
         table = inner;
     }
-    match table.insert(name.to_owned(), value.clone()) {
-        Some(_) => again(&arm.name),
-        None => Ok(()),
-    }
+    table.insert(name.to_owned(), value.clone());
+    Ok(())
 }
 
 fn whole(key: &str, values: &[Value]) -> Result<Vec<u64>, String> {
@@ -167,6 +168,7 @@ mod tests {
             ("train.epochs = 3", "sweep.train.epochs = 3"),
             ("train.epochs = []", "sweep.train.epochs = []"),
             ("train.steps = [1, 2]", "arm a, steps 1 sets it too"),
+            ("\"train.steps\" = [1, 2]", "arm a, steps 1 sets it too"),
             ("run.seed = [1]", "write one of them"),
             ("run.ranks = [-1]", "whole numbers"),
             ("train.epochs = [1, 1]", "arm.name = a, epochs 1"),

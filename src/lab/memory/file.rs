@@ -1,6 +1,6 @@
 //! The file of measures, and what it means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -237,6 +237,22 @@ impl Measure {
         }
     }
 
+    /// Its models, and how large pictures are for them.
+    fn shapes(&self) -> Vec<Shape> {
+        let all = |models: &[String], image_size: u32| {
+            models.iter().map(|model| shape(model, image_size, 1, 1)).collect::<Vec<_>>()
+        };
+        match self {
+            Self::LargestBatch(of) => {
+                of.image_sizes.iter().flat_map(|size| all(&of.models, *size)).collect()
+            }
+            Self::FarTier(of) => all(&of.models, of.image_size),
+            Self::StepTime(of) => all(&of.models, of.image_size),
+            Self::ManagedMemory(_) => Vec::new(),
+            Self::PinnedOrCached(of) => all(std::slice::from_ref(&of.model), of.image_size),
+        }
+    }
+
     fn cases(&self) -> &[Case] {
         match self {
             Self::LargestBatch(of) => &of.cases,
@@ -357,6 +373,24 @@ impl Study {
             files.for_each(|model| *model = beside.join(&*model).to_string_lossy().into_owned());
         }
         Ok(Some((study, text)))
+    }
+
+    /// Builds every model once at each of its sizes. How many that were.
+    ///
+    /// # Errors
+    /// All that cannot be built, with the measures that want them.
+    pub fn build_models(&self) -> Result<usize, String> {
+        let (mut seen, mut wrong) = (BTreeSet::new(), Vec::new());
+        for measure in &self.measures {
+            for shape in measure.shapes() {
+                if seen.insert((shape.model.clone(), shape.image_size))
+                    && let Err(reason) = shape.built()
+                {
+                    wrong.push(format!("{}: {reason}", measure.title()));
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(seen.len()) } else { Err(wrong.join("\n")) }
     }
 }
 
