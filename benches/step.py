@@ -50,6 +50,14 @@ def cnn11():
     return nn.Sequential(body, *head, nn.Linear(features, CLASSES))
 
 
+def cnn3():
+    """As `kintsugi model show cnn3`."""
+    layers = []
+    for before, channels in [(3, 32), (32, 64), (64, 128)]:
+        layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * (side // 8) ** 2, CLASSES))
+
+
 class Block(nn.Module):
     """He et al. 2016, figure 2."""
 
@@ -79,7 +87,12 @@ def resnet_small(blocks):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
 
 
-OWN = {"cnn11": cnn11, "resnet20": lambda: resnet_small(3), "resnet56": lambda: resnet_small(9)}
+OWN = {
+    "cnn3": cnn3,
+    "cnn11": cnn11,
+    "resnet20": lambda: resnet_small(3),
+    "resnet56": lambda: resnet_small(9),
+}
 
 
 def build():

@@ -50,6 +50,7 @@ pub const MODELS: &[Entry] = &[
         own::cnn11,
         "8 convolutions and 3 linear layers, 95 MB at 224x224 and 32 classes (scales)",
     ),
+    entry("cnn3", 8, own::cnn3, "3 convolutions with poolings and a linear layer"),
     entry("resnet20", 1, residual::resnet20, "He et al. 2016 section 4.2, for 32x32 images"),
     entry("resnet56", 1, residual::resnet56, "the same, 56 layers deep"),
     entry("resnet18", 1, residual::resnet18, "He et al. 2016, torchvision's tensor names"),

@@ -1,8 +1,8 @@
-//! Models of our own, which scale with `model.width`.
+//! Models of our own; all but cnn3 scale with `model.width`.
 
 use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::MaxPool;
+use crate::model::window::{Conv, MaxPool, Padding};
 use crate::model::{Graph, LayerKind};
 
 /// A scaled width: a multiple of 16 (a vector) where the original is one, at least 16.
@@ -59,5 +59,23 @@ pub fn cnn11(mut builder: GraphBuilder, width: f64) -> Result<Graph, ModelError>
         builder.then(&format!("dropout{number}"), LayerKind::Dropout { rate: CNN11_DROPOUT });
     }
     builder.then("fc11", linear(builder.classes()));
+    builder.finish()
+}
+
+/// Channels of cnn3.
+const CNN3_CHANNELS: [usize; 3] = [32, 64, 128];
+
+/// Our reading of the CNN of three layers of Higuchi et al.: the paper says no more of it. Channels,
+/// poolings and the classifier, which is not counted, are ours.
+pub fn cnn3(mut builder: GraphBuilder, _width: f64) -> Result<Graph, ModelError> {
+    for (index, channels) in CNN3_CHANNELS.into_iter().enumerate() {
+        let number = index + 1;
+        let conv = Conv { padding: Padding::every(1), ..Conv::new(channels, 3) };
+        builder.then(&format!("conv{number}"), LayerKind::Conv(conv));
+        builder.then(&format!("relu{number}"), LayerKind::Relu);
+        builder.then(&format!("pool{number}"), LayerKind::MaxPool(MaxPool::new(2, 2)));
+    }
+    builder.then("flatten", LayerKind::Flatten);
+    builder.then("fc", linear(builder.classes()));
     builder.finish()
 }
