@@ -227,6 +227,16 @@ pub struct Staging {
     pub keep: bool,
 }
 
+impl Staging {
+    /// Where copies go.
+    pub fn place(&self) -> PathBuf {
+        self.folder.clone().unwrap_or_else(|| {
+            let temporary = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
+            temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
+        })
+    }
+}
+
 impl Default for Staging {
     fn default() -> Self {
         Self {

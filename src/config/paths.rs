@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
-use super::{Config, Model, Shown, Validation};
+use super::{Config, Model, Shown, StagingMode, Validation};
 
 /// A runtime that is looked for, not named.
 const AUTO: &str = "auto";
@@ -26,6 +26,11 @@ fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
         Some(Validation::Place(path)) => Some(path),
         _ => None,
     };
+    // Ranks have the TMPDIR of their attempt, which goes with it: copies are to outlive that, and
+    // `data stage` makes them where there is none.
+    if staging.mode != StagingMode::None {
+        staging.folder = Some(staging.place());
+    }
     for (key, path) in [
         ("data.train", data.train.as_mut()),
         ("data.validation", validation),
@@ -127,6 +132,18 @@ mod tests {
         let mut plain = Config::default();
         resolve_from(&mut plain, Path::new("/home/me")).unwrap();
         assert_eq!(plain, Config::default(), "nothing in it is relative");
+    }
+
+    #[test]
+    fn ranks_are_told_where_copies_go_and_nobody_is_where_nothing_is_copied() {
+        let mut staged = Config::default();
+        staged.staging.mode = StagingMode::Before;
+        let place = staged.staging.place();
+        resolve_from(&mut staged, Path::new("/home/me")).unwrap();
+        assert_eq!(staged.staging.folder, Some(place));
+        staged.staging.folder = Some("disk".into());
+        resolve_from(&mut staged, Path::new("/home/me")).unwrap();
+        assert_eq!(staged.staging.folder, Some("/home/me/disk".into()));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::config::{Config, Data, Shown};
 use crate::data::Split;
 use crate::data::sampler::Order;
 use crate::data::set::{DataSet, open};
-use crate::data::staging::{SPARE_BYTES, place, walk};
+use crate::data::staging::{SPARE_BYTES, walk};
 use crate::data::store::throttled;
 use crate::observe::spans::{amount, duration};
 
@@ -152,7 +152,7 @@ pub fn staging_folder_of(config: &Config, set: &DataSet, read: Speed) -> Finding
         let owners: Vec<u32> = (0..order.owners).collect();
         walk::survey(set, &order, &owners).1
     });
-    staging_folder(&place::base(&config.staging), read, needed)
+    staging_folder(&config.staging.place(), read, needed)
 }
 
 fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {

@@ -6,8 +6,6 @@ use std::path::Path;
 use crate::config::{Config, DataFormat, Resident, Shown, StagingMode, Validation};
 use crate::run_folder;
 
-use super::place;
-
 /// Why a run of this configuration is not begun, where it would make something inside one of its
 /// sets. Paths are absolute.
 pub fn refusal(config: &Config, run_dir: &Path) -> Option<String> {
@@ -17,7 +15,7 @@ pub fn refusal(config: &Config, run_dir: &Path) -> Option<String> {
     }
     let validation = data.validation.as_ref().and_then(Validation::place);
     let sets = [("data.train", data.train.as_deref()), ("data.validation", validation)];
-    let copies = (config.staging.mode != StagingMode::None).then(|| place::base(&config.staging));
+    let copies = (config.staging.mode != StagingMode::None).then(|| config.staging.place());
     let resident = &config.recovery.resident_dir;
     let slots = (config.recovery.resident == Resident::On).then_some(resident.as_path());
     let made = [

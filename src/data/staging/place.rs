@@ -14,12 +14,12 @@ const FINGERPRINT_DIGITS: usize = 16;
 /// The folder of a run's set on this node: the same for all ranks, and for all starts of the run.
 /// Below `staging.folder`, else `$TMPDIR`, else `/tmp`.
 pub fn folder(staging: &Staging, run_id: &str, fingerprint: u64) -> PathBuf {
-    folder_below(&base(staging), run_id, fingerprint)
+    folder_below(&staging.place(), run_id, fingerprint)
 }
 
 /// Removes the copies of a run that no process uses any more.
 pub fn sweep(staging: &Staging, run_id: &str) {
-    for root in of_run(&base(staging), PREFIX, run_id) {
+    for root in of_run(&staging.place(), PREFIX, run_id) {
         remove_unused(&root);
     }
 }
@@ -38,14 +38,6 @@ pub fn of_run(base: &Path, prefix: &str, run_id: &str) -> Vec<PathBuf> {
         })
     });
     named.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
-}
-
-/// Where copies of any run lie.
-pub fn base(staging: &Staging) -> PathBuf {
-    staging.folder.clone().unwrap_or_else(|| {
-        let temporary = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
-        temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
-    })
 }
 
 fn folder_below(base: &Path, run_id: &str, fingerprint: u64) -> PathBuf {
