@@ -88,25 +88,18 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let out = out(args);
     let limit_seconds = accepted(&experiment, &plan, &out)?;
     let size = size(&experiment, &plan);
-    if args.check {
-        return Ok(told(args, &plan, &size, limit_seconds));
-    }
-    let _place = Place::take(&out)?.map_err(Failure::Usage)?;
     let (seconds, config) = (experiment.seconds, experiment.config.clone());
     let runner = Runner { program: std::env::current_exe()?, out, seconds, config };
-    let mut kept = Vec::new();
-    for run in &plan {
-        kept.push(runner.kept_seconds(run)?);
+    if args.check {
+        let ahead = Ahead::of(&runner, &plan)?.words(&plan, limit_seconds);
+        return Ok(told(args, &plan, &format!("{size}; {ahead}"), limit_seconds));
     }
-    let mut forecast = Forecast::default();
-    for (run, seconds) in plan.iter().zip(&kept) {
-        seconds.iter().for_each(|seconds| forecast.took(&run.arm, *seconds));
-    }
-    let waiting = plan.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
-    let waiting: Vec<&PlannedRun> = waiting.map(|(run, _)| run).collect();
-    say!("{size}; {}", time_ahead(&plan, &waiting, limit_seconds, &forecast));
+    let _place = Place::take(&runner.out)?.map_err(Failure::Usage)?;
+    let ahead = Ahead::of(&runner, &plan)?;
+    say!("{size}; {}", ahead.words(&plan, limit_seconds));
+    let Ahead { kept, forecast } = ahead;
     let mut signals = signals()?;
-    if !waiting.is_empty() {
+    if kept.contains(&None) {
         say!("warming up: one step, so that no arm pays for making data");
         let warm_up = experiment.warm_up(changes);
         let made = runner.warm_up(&warm_up, &mut signals)?;
@@ -157,31 +150,46 @@ fn size(experiment: &Experiment, plan: &[PlannedRun]) -> String {
 }
 
 /// What is known of the time before anything runs.
-fn time_ahead(
-    plan: &[PlannedRun],
-    waiting: &[&PlannedRun],
-    limit_seconds: Option<f64>,
-    forecast: &Forecast,
-) -> String {
-    if waiting.is_empty() {
-        return "all are complete already".into();
+struct Ahead {
+    /// Seconds that each run took, where it is there.
+    kept: Vec<Option<f64>>,
+    forecast: Forecast,
+}
+
+impl Ahead {
+    fn of(runner: &Runner, plan: &[PlannedRun]) -> std::io::Result<Self> {
+        let kept = plan.iter().map(|run| runner.kept_seconds(run));
+        let kept = kept.collect::<std::io::Result<Vec<_>>>()?;
+        let mut forecast = Forecast::default();
+        for (run, seconds) in plan.iter().zip(&kept) {
+            seconds.iter().for_each(|seconds| forecast.took(&run.arm, *seconds));
+        }
+        Ok(Self { kept, forecast })
     }
-    let complete = match plan.len() - waiting.len() {
-        0 => String::new(),
-        kept => format!("{kept} complete already; "),
-    };
-    let share = waiting.len() as f64 / plan.len() as f64;
-    let ahead = match (forecast.left(waiting.iter().map(|run| run.arm.as_str())), limit_seconds) {
-        (Some(seconds), _) => format!("about {} by what those took", clock(seconds)),
-        (None, Some(seconds)) => {
-            let most = clock(seconds * share);
-            format!("{most} of training at most; steps or epochs may end runs before")
+
+    fn words(&self, plan: &[PlannedRun], limit_seconds: Option<f64>) -> String {
+        let waiting = plan.iter().zip(&self.kept).filter(|(_, kept)| kept.is_none());
+        let waiting: Vec<&str> = waiting.map(|(run, _)| run.arm.as_str()).collect();
+        if waiting.is_empty() {
+            return "all are complete already".into();
         }
-        (None, None) => {
-            "steps or epochs end them: how long they take is known after the first".into()
-        }
-    };
-    complete + &ahead
+        let complete = match plan.len() - waiting.len() {
+            0 => String::new(),
+            kept => format!("{kept} complete already; "),
+        };
+        let share = waiting.len() as f64 / plan.len() as f64;
+        let ahead = match (self.forecast.left(waiting), limit_seconds) {
+            (Some(seconds), _) => format!("about {} by what those took", clock(seconds)),
+            (None, Some(seconds)) => {
+                let most = clock(seconds * share);
+                format!("{most} of training at most; steps or epochs may end runs before")
+            }
+            (None, None) => {
+                "steps or epochs end them: how long they take is known after the first".into()
+            }
+        };
+        complete + &ahead
+    }
 }
 
 /// What would be made.
@@ -189,7 +197,7 @@ fn told(args: &Args, plan: &[PlannedRun], size: &str, limit_seconds: Option<f64>
     let lines = plan.iter().map(PlannedRun::name);
     lines.for_each(|line| print_line!("{line}"));
     print_line!(
-        "{size}: nothing is refused; what the pictures are like, `kintsugi launch --check` says"
+        "{size}\nnothing is refused; what the pictures are like, `kintsugi launch --check` says"
     );
     if args.json == Form::Json {
         let run = |run: &PlannedRun| {
