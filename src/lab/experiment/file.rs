@@ -1,6 +1,7 @@
 //! The experiment file: its keys, and what is refused of them. `configs/experiment/README.md` has
 //! the keys in a table, which a test below holds to the schema.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -8,6 +9,7 @@ use toml::Table;
 
 use crate::config::{Bytes, Shown, parse};
 use crate::lab::keys::keys;
+use crate::lab::report::Paper;
 
 /// What `seeds` is, as a key of a sweep.
 pub(super) const SEED: &str = "run.seed";
@@ -43,6 +45,9 @@ pub struct Experiment {
     /// Configuration keys with lists of values: every arm with every combination of them.
     #[serde(default)]
     pub sweep: Table,
+    /// What a paper says of arms, by their names.
+    #[serde(default)]
+    pub paper: BTreeMap<String, Paper>,
     /// What is compared.
     #[serde(default, rename = "arm")]
     pub arms: Vec<Arm>,
@@ -200,7 +205,10 @@ impl Experiment {
                 return refuse("arm.name", name, "a shorter name: it is its folder's");
             }
         }
-        Ok(())
+        match self.paper.keys().find(|name| self.arms.iter().all(|arm| arm.name != **name)) {
+            Some(name) => refuse("paper", name.clone(), "the name of an arm, as --check tells it"),
+            None => Ok(()),
+        }
     }
 
     fn check_schedule(&self) -> Result<(), String> {

@@ -262,6 +262,8 @@ set.recovery.ladder = ["respawn", "restart"]
         assert!(changed("seconds = 720", "seconds = 0").contains("seconds = 0"));
         assert!(changed("[1, 2]", "[]").contains("seeds"));
         assert!(changed("detect/respawn", "Calm").contains("arm.name = Calm"));
+        let paper = "paper.warm = { none = 1.5 }\nranks = 4";
+        assert!(changed("ranks = 4", paper).contains("paper = warm in the experiment: the name"));
         assert!(changed("[1, 2]", "[2, 2]").contains("2 is there twice"));
         assert!(changed("seconds = 720\n", "").contains("write `seconds` too"));
         assert!(changed("set.recovery.ladder", "set.run.seed = 3 #").contains("run.seed"));

@@ -1,6 +1,7 @@
 //! `results.json`: what was run and what came of it, rewritten after every run, so that nothing is
 //! lost when a later one fails; and the way back from it to a study for the report.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::lab::report::best::{Best, best};
 use crate::lab::report::read::read_run;
 use crate::lab::report::scaling::{Slope, slopes};
 use crate::lab::report::summary::{RunSummary, summarise};
-use crate::lab::report::{PageRoom, Study, few, html, which};
+use crate::lab::report::{PageRoom, Paper, Study, few, html, which};
 use crate::observe::machine::machine;
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -41,6 +42,9 @@ pub struct Index {
     /// All runs, by name.
     #[serde(default)]
     pub planned: Vec<String>,
+    /// What a paper says, by arm.
+    #[serde(default)]
+    pub paper: BTreeMap<String, Paper>,
     /// The runs made so far: arm and folder below the experiment's.
     pub runs: Vec<Entry>,
 }
@@ -87,6 +91,7 @@ impl Index {
             machine: machine(),
             seconds: experiment.seconds,
             planned: plan.iter().map(PlannedRun::name).collect(),
+            paper: experiment.paper.clone(),
             runs: Vec::new(),
         }
     }
@@ -122,6 +127,7 @@ impl Index {
             let mut run = read_run(&out.join(&entry.folder), Some(&entry.arm))?;
             run.seed = entry.seed;
             run.room = entry.room;
+            run.paper = self.paper.get(&entry.arm).copied().unwrap_or_default();
             run.path = entry.folder.to_string_lossy().into_owned();
             runs.push(run);
         }

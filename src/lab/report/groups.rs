@@ -151,6 +151,11 @@ pub fn apart(of: &[&Keys]) -> Option<Vec<String>> {
     all.iter().all(|words| words.chars().count() <= VALUES_NAMED_MAX).then_some(all)
 }
 
+/// An arm's name up to a colon, and the rest of it: `GROUP: ARM`.
+pub fn named(arm: &str) -> (&str, &str) {
+    arm.split_once(": ").unwrap_or(("", arm))
+}
+
 /// A key without its section, where that tells it from the others: legends have little room.
 pub fn short<'a>(key: &'a str, all: &[&String]) -> &'a str {
     let name = key.rsplit_once('.').map_or(key, |(_, name)| name);

@@ -49,6 +49,16 @@ pub struct PageRoom {
     pub files_bytes: u64,
 }
 
+/// By how many per cent less time an arm whose files are staged took in a paper than others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Than where nothing is staged.
+    pub none: Option<f64>,
+    /// Than where files are staged before training.
+    pub before: Option<f64>,
+}
+
 /// One run as it left its directory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Run {
@@ -74,6 +84,8 @@ pub struct Run {
     pub result: Option<RunResult>,
     /// What it had for pages of files, where that was limited.
     pub room: Option<PageRoom>,
+    /// What a paper says of its arm.
+    pub paper: Paper,
 }
 
 impl Run {

@@ -37,7 +37,8 @@ fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
     if !handling_alone {
         page.add(&tables::differences(study, &differences));
     }
-    if let Some(table) = staging::table(study) {
+    page.figure(staging::figure(study));
+    for table in [staging::gains(study), staging::table(study)].into_iter().flatten() {
         page.add(&table);
     }
     if let Some(table) = page_cache::table(study) {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{COLOURS, Figure};
+use super::groups::named;
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate, mean_curve};
@@ -216,11 +217,6 @@ pub fn figure(study: &Study) -> Option<Figure> {
                    bytes. The first epoch finds nothing in memory."
         .to_string();
     (!drawings.is_empty()).then_some(Figure { drawings, caption, key: Vec::new() })
-}
-
-/// Group and order of an arm.
-fn named(arm: &str) -> (&str, &str) {
-    arm.split_once(": ").unwrap_or(("", arm))
 }
 
 fn series(study: &Study, arm: &str, colour: usize) -> Series {

@@ -30,6 +30,7 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         ledger: if_there(ledger::read(&folder.join(ledger::LEDGER_FILE)))?.unwrap_or_default(),
         result: read_result(folder)?,
         room: None,
+        paper: super::Paper::default(),
     })
 }
 
