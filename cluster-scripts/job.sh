@@ -58,6 +58,28 @@ requeue() { # requeue CODE
   exit "$1"
 }
 
+# Copies the training set to every node, all of it, before anything else: what a run finds there it copies no more. With
+# the arguments of `data stage`. Where it fails, the ranks copy what lacks.
+before=()
+stage_ahead() { # stage_ahead ARGUMENT...
+  local nodes=${SLURM_JOB_NUM_NODES:-1}
+  before=(srun --mpi=none --no-kill --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --label
+    "$KINTSUGI" data stage "$@")
+}
+
+# Runs COMMAND in the background, for its signals come to this script; sets $code.
+run() { # run COMMAND...
+  "$@" &
+  pid=$!
+  [ -z "$asked" ] || kill -"$signal" "$pid"
+  # A trapped signal ends `wait` early.
+  while :; do
+    wait "$pid"
+    code=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+}
+
 # Runs COMMAND, passes SLURM's warning on to it as SIGNAL, decides about the job when it has ended.
 run_as_job() { # run_as_job SIGNAL COMMAND...
   local signal=$1 code; shift
@@ -71,15 +93,11 @@ run_as_job() { # run_as_job SIGNAL COMMAND...
   # CONT is not trapped: SLURM sends it along with USR1, which then is sometimes lost.
   trap 'ask USR1' USR1
   trap 'ask TERM' TERM
-  "$@" &
-  pid=$!
-  [ -z "$asked" ] || kill -"$signal" "$pid"
-  # A trapped signal ends `wait` early.
-  while :; do
-    wait "$pid"
-    code=$?
-    kill -0 "$pid" 2>/dev/null || break
-  done
+  if [ ${#before[@]} -gt 0 ]; then
+    run "${before[@]}"
+    log "staging ahead ended with $code"
+  fi
+  run "$@"
   log "kintsugi ended with $code${asked:+, asked to stop by $asked}"
   # Cancelled or preempted: SLURM itself decides what comes next.
   [ "$asked" != TERM ] || exit "$code"
