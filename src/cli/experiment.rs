@@ -1,6 +1,7 @@
 //! `kintsugi experiment EXPERIMENT`: arms x seeds, then `results.json`, `report.html` and a table;
 //! or what would be refused of them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -99,21 +100,38 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     say!("{size}; {}", ahead.words(&plan, limit_seconds));
     let Ahead { kept, forecast } = ahead;
     let mut signals = signals()?;
-    if kept.contains(&None) {
-        say!("warming up: one step, so that no arm pays for making data");
-        let warm_up = experiment.warm_up(changes);
-        let made = runner.warm_up(&warm_up, &mut signals)?;
-        if made == Made::Interrupted {
-            return Ok(ExitCode::from(Status::Interrupted.exit_code()));
-        }
-        if let Some(why) = why(&runner, &warm_up, made) {
-            say!("warning: the warm-up is {why}: the first arm pays for what it makes");
-        }
+    let waiting = plan.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+    let seeds: BTreeSet<u64> = waiting.map(|(run, _)| run.seed).collect();
+    let runs = seeds.iter().map(|seed| experiment.warm_up(changes, *seed));
+    if !warmed_up(&runner, runs, &mut signals)? {
+        return Ok(ExitCode::from(Status::Interrupted.exit_code()));
     }
     let index = Index::new(&experiment, &text, &plan, command_line());
     let mut making = Making { runner, index, forecast, made: Vec::new() };
     making.all(&plan, &kept, &mut signals)?;
     making.told(args.json)
+}
+
+/// False: it was interrupted.
+fn warmed_up(
+    runner: &Runner,
+    runs: impl ExactSizeIterator<Item = PlannedRun>,
+    signals: &mut Signals,
+) -> Result<bool, Failure> {
+    if runs.len() > 0 {
+        say!("warming up: one step with each seed, so that no arm pays for making data");
+    }
+    for run in runs {
+        let made = runner.warm_up(&run, signals)?;
+        if made == Made::Interrupted {
+            return Ok(false);
+        }
+        if let Some(why) = why(runner, &run, made) {
+            say!("warning: the warm-up is {why}: the first arm pays for what it makes");
+            break;
+        }
+    }
+    Ok(true)
 }
 
 /// Looks at every arm; the most seconds that all runs have, where each has a limit of time.

@@ -234,7 +234,8 @@ impl Choice {
         });
         format!(
             "chosen: {} on {image_size}x{image_size} pixels, {batch} samples a step over {owners} \
-             owners, {epochs} epochs ({steps} steps) with a cosine, {ranks} ranks by {} processors{}",
+             owners, {epochs} epochs ({steps} steps) with a cosine, {ranks} ranks by {} \
+             processors{}",
             model.shown(),
             self.processors,
             bad.unwrap_or_default()

@@ -186,7 +186,8 @@ fn print_rows(setting: &Setting, rows: &[Row]) {
     console::print_text(&table.text());
     print_line!(
         "off by: largest difference from the formula over {} sizes; ! where above {AGREE}: few \
-         samples, few owners a node, or files that keep takes whole. Over all {} rows (--json): {:.4}.\n",
+         samples, few owners a node, or files that keep takes whole. Over all {} rows (--json): \
+         {:.4}.\n",
         cache_sizes().len(),
         rows.len(),
         off_by(rows).unwrap_or(0.0)

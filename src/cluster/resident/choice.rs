@@ -37,8 +37,9 @@ pub enum Majority {
         /// Ranks that hold other bits: theirs are refused.
         differing: Vec<usize>,
     },
-    /// No bits that are offered have a majority: nobody knows which are right, so none are used. What is left is the
-    /// step before, where no holder had begun the next one (that writes over it), or a checkpoint.
+    /// No bits that are offered have a majority: nobody knows which are right, so none are used.
+    /// What is left is the step before, where no holder had begun the next one (that writes over
+    /// it), or a checkpoint.
     Disputed(Vec<usize>),
     /// Nobody holds it.
     Nobody,

@@ -8,23 +8,6 @@ use super::{AUTHORS_GRID, Policy, Row, SMALL_GRID};
 use crate::config::WithinBundle;
 use crate::data::sampler::Bundling;
 
-/// What the paper states of a set: how much less LRU misses with its method.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Published {
-    /// The set.
-    pub set: &'static str,
-    /// The largest improvement.
-    pub best: f64,
-    /// The mean. Neither cache sizes nor bundle ratios are stated.
-    pub mean: f64,
-}
-
-/// Of both sets.
-pub static PUBLISHED: [Published; 2] = [
-    Published { set: "Food101", best: 0.339, mean: 0.163 },
-    Published { set: "ImageNet100", best: 0.336, mean: 0.162 },
-];
-
 /// The improvement of one order over a grid.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Improvement {

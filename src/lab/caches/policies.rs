@@ -254,8 +254,8 @@ mod tests {
             ids in prop::collection::vec(0u32..12, 1..80), sizes in sets(12, 4),
             places in 0u64..40,
         ) {
-            let each = ids.iter().flat_map(|&id| (0..sizes.of(id as usize)).map(move |b| 4 * id + b));
-            let blocks = Trace { ids: each.collect(), cold: 0 };
+            let each = |&id: &u32| (0..sizes.of(id as usize)).map(move |block| 4 * id + block);
+            let blocks = Trace { ids: ids.iter().flat_map(each).collect(), cold: 0 };
             let alone = belady(&blocks, &Sizes::equal(48), places);
             prop_assert_eq!(belady(&Trace { ids, cold: 0 }, &sizes, places), alone);
         }

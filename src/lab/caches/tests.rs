@@ -36,7 +36,7 @@ fn what_is_played_agrees_with_the_formulas_and_nodes_with_owners_with_one_node()
     // Positions dealt to nodes in turn lose what alternation gains.
     assert!(lru(4, Assignment::Strided, 0.4, 0.1) > 0.9);
     let gain = 1.0 - lru(1, Assignment::Owners, 0.9, 0.1) / lru(1, Assignment::Owners, 0.9, 1.0);
-    assert!(gain > figure4::PUBLISHED[0].best, "{gain}");
+    assert!(gain > sizes::PUBLISHED[0].best, "{gain}");
 }
 
 /// Blocks are only a finer measure.

@@ -73,9 +73,9 @@ impl Experiment {
             .collect()
     }
 
-    /// A run of one step of the first arm: makes the data set where it is made on first use, and
-    /// fills caches, so that this arm pays for neither.
-    pub fn warm_up(&self, changes: &Changes) -> PlannedRun {
+    /// A run of one step of the first arm: makes the data set where it is made on first use (each
+    /// seed has its own), and fills caches, so that this arm pays for neither.
+    pub fn warm_up(&self, changes: &Changes, seed: u64) -> PlannedRun {
         let name = "warm-up".to_string();
         let arm = Arm { name: name.clone(), ..self.arms[0].clone() };
         let last = [
@@ -86,7 +86,7 @@ impl Experiment {
             "faults.plan=[]",
         ];
         let set = changes.set.iter().cloned().chain(last.map(String::from)).collect();
-        let (seed, changes) = (self.seeds()[0], Changes { set, ..changes.clone() });
+        let changes = Changes { set, ..changes.clone() };
         let arguments = self.arguments(&arm, seed, &changes);
         PlannedRun {
             arm: name.clone(),
@@ -226,7 +226,7 @@ set.recovery.ladder = ["respawn", "restart"]
         let changes = Changes::default();
         let experiment = experiment(&text).with(&changes).unwrap();
         assert_eq!(value(&experiment.plan(&changes)[0], "faults.plan").len(), 1);
-        let warm_up = experiment.warm_up(&changes);
+        let warm_up = experiment.warm_up(&changes, 2);
         assert_eq!(
             (value(&warm_up, "data.train"), value(&warm_up, "faults.plan")),
             (vec!["\"a\""], vec!["[]"])

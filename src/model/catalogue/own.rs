@@ -65,8 +65,8 @@ pub fn cnn11(mut builder: GraphBuilder, width: f64) -> Result<Graph, ModelError>
 /// Channels of cnn3.
 const CNN3_CHANNELS: [usize; 3] = [32, 64, 128];
 
-/// Our reading of the CNN of three layers of Higuchi et al.: the paper says no more of it. Channels,
-/// poolings and the classifier, which is not counted, are ours.
+/// Our reading of the CNN of three layers of Higuchi et al.: the paper says no more of it.
+/// Channels, poolings and the classifier, which is not counted, are ours.
 pub fn cnn3(mut builder: GraphBuilder, _width: f64) -> Result<Graph, ModelError> {
     for (index, channels) in CNN3_CHANNELS.into_iter().enumerate() {
         let number = index + 1;
