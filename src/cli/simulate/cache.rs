@@ -12,7 +12,9 @@ use crate::data::{DataError, Split};
 use crate::lab::caches::figure4;
 use crate::lab::caches::sizes::{NAMED, SAMPLES_MAX, Set};
 use crate::lab::caches::trace::Assignment;
-use crate::lab::caches::{Policy, READS_MAX, Row, Setting, cache_sizes, page, play};
+use crate::lab::caches::{
+    OF_THE_PAPER, POLICIES, Policy, READS_MAX, Row, Setting, cache_sizes, page, play,
+};
 use crate::lab::crowd::within;
 use crate::lab::report::{NONE, Table, command_line};
 use crate::observe::console::{self, print_line};
@@ -35,7 +37,7 @@ pub struct Args {
         value_parser = within::<u64, SAMPLES_MAX>)]
     samples: u64,
     /// File sizes instead, in blocks of 4 KiB: of the training set of a configuration, or drawn
-    /// ones for the sets of the paper
+    /// ones for the sets of the paper; LRU alone, as there
     #[arg(long, value_name = "CONFIG|food101|imagenet100", conflicts_with = "samples")]
     set: Option<PathBuf>,
     #[command(flatten)]
@@ -58,7 +60,8 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some(reason) = refusal(setting, &set) {
         return fail(2, reason);
     }
-    let rows = match play(setting, &set.sizes) {
+    let policies = if args.set.is_some() { &OF_THE_PAPER[..] } else { &POLICIES };
+    let rows = match play(setting, policies, &set.sizes) {
         Ok(rows) => rows,
         Err(error) => return fail(2, error),
     };

@@ -38,6 +38,11 @@ pub enum Policy {
     TwoQueues,
 }
 
+/// All that are compared.
+pub const POLICIES: [Policy; 4] = [Policy::Lru, Policy::Keep, Policy::Belady, Policy::TwoQueues];
+/// The one that the paper plays: a kernel's page cache drops what was used least recently.
+pub const OF_THE_PAPER: [Policy; 1] = [Policy::Lru];
+
 /// What is played.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Setting {
@@ -111,7 +116,7 @@ struct Case {
 
 /// Plays everything, on as many threads as there are cores. The rows of all orders, in their
 /// order: the same whatever the threads did.
-pub fn play(setting: &Setting, sizes: &Sizes) -> Result<Vec<Row>, DataError> {
+pub fn play(setting: &Setting, policies: &[Policy], sizes: &Sizes) -> Result<Vec<Row>, DataError> {
     let samples = sizes.samples() as u64;
     let cases = bundlings(&setting.ratios)
         .into_iter()
@@ -128,8 +133,10 @@ pub fn play(setting: &Setting, sizes: &Sizes) -> Result<Vec<Row>, DataError> {
     // No more at once than there are processors: the trace of each is in memory.
     for some in cases.chunks(threads) {
         std::thread::scope(|scope| {
-            let played: Vec<_> =
-                some.iter().map(|case| scope.spawn(|| case.rows(setting, sizes))).collect();
+            let played: Vec<_> = some
+                .iter()
+                .map(|case| scope.spawn(|| case.rows(setting, policies, sizes)))
+                .collect();
             let played = played.into_iter().map(|case| case.join().expect("nothing panics in it"));
             rows.extend(played.flatten());
         });
@@ -138,11 +145,12 @@ pub fn play(setting: &Setting, sizes: &Sizes) -> Result<Vec<Row>, DataError> {
 }
 
 impl Case {
-    fn rows(&self, setting: &Setting, sizes: &Sizes) -> Vec<Row> {
+    fn rows(&self, setting: &Setting, all: &[Policy], sizes: &Sizes) -> Vec<Row> {
         let mut rows = Vec::new();
+        let quick = |policy: &&Policy| matches!(policy, Policy::Lru | Policy::Keep);
+        let quick: Vec<Policy> = all.iter().filter(quick).copied().collect();
         for (index, &nodes) in setting.nodes.iter().enumerate() {
-            let all = [Policy::Lru, Policy::Keep, Policy::Belady, Policy::TwoQueues];
-            let policies = if index == 0 { &all[..] } else { &all[..2] };
+            let policies = if index == 0 { all } else { &quick };
             let mut play = |assignment, policies: &[Policy]| {
                 let order = match assignment {
                     Assignment::Owners => &self.order,
@@ -158,7 +166,7 @@ impl Case {
             };
             play(Assignment::Owners, policies);
             if nodes > 1 {
-                play(Assignment::Strided, &all[..2]);
+                play(Assignment::Strided, &quick);
             }
         }
         rows

@@ -190,7 +190,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::super::trace::Assignment;
-    use super::super::{Policy, Row, Setting, play};
+    use super::super::{OF_THE_PAPER, Policy, Row, Setting, play};
     use super::*;
 
     /// Sets of so many samples, each of 1 to `largest` blocks.
@@ -234,7 +234,7 @@ pub(super) mod tests {
                 Some(spread) => Sizes::of_files(few.draw(spread, 5)).expect("few"),
                 None => Sizes::equal(few.files),
             };
-            let mut rows = play(&setting, &sizes).expect("an order");
+            let mut rows = play(&setting, &OF_THE_PAPER, &sizes).expect("an order");
             rows.retain(|row| row.policy == Policy::Lru && row.assignment == Assignment::Owners);
             rows
         };

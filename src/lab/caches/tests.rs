@@ -12,7 +12,7 @@ fn setting(owners: u32, nodes: &[u32]) -> Setting {
 
 #[test]
 fn what_is_played_agrees_with_the_formulas_and_nodes_with_owners_with_one_node() {
-    let rows = play(&setting(8, &[1, 4]), &Sizes::equal(20_000)).unwrap();
+    let rows = play(&setting(8, &[1, 4]), &POLICIES, &Sizes::equal(20_000)).unwrap();
     let owned: Vec<&Row> = rows.iter().filter(|r| r.assignment == Assignment::Owners).collect();
     for row in &owned {
         if let Some(form) = row.closed_form {
@@ -43,13 +43,13 @@ fn what_is_played_agrees_with_the_formulas_and_nodes_with_owners_with_one_node()
 #[test]
 fn files_of_one_size_miss_as_samples_of_one_size() {
     let setting = Setting { epochs: 4, ..setting(4, &[1, 2]) };
-    let alone = play(&setting, &Sizes::equal(600)).unwrap();
+    let alone = play(&setting, &POLICIES, &Sizes::equal(600)).unwrap();
     let of_a_block = Sizes::of_files(std::iter::repeat_n(4000, 600)).unwrap();
-    assert_eq!(play(&setting, &of_a_block).unwrap(), alone);
+    assert_eq!(play(&setting, &POLICIES, &of_a_block).unwrap(), alone);
     // Each size on the grid is a whole number of samples on both nodes.
     let of_blocks = Sizes::of_files(std::iter::repeat_n(99_999, 600)).unwrap();
     assert_eq!(of_blocks.total(), 600 * 25);
-    for (files, samples) in play(&setting, &of_blocks).unwrap().iter().zip(&alone) {
+    for (files, samples) in play(&setting, &POLICIES, &of_blocks).unwrap().iter().zip(&alone) {
         assert!((files.miss - samples.miss).abs() < 1e-12, "{files:?} {samples:?}");
     }
 }
@@ -62,7 +62,8 @@ proptest! {
         owners in 1u32..9, seed in any::<u64>(),
     ) {
         let nodes = vec![1, 2.min(owners)];
-        let rows = play(&Setting { epochs: 4, seed, ..setting(owners, &nodes) }, &sizes).unwrap();
+        let setting = Setting { epochs: 4, seed, ..setting(owners, &nodes) };
+        let rows = play(&setting, &POLICIES, &sizes).unwrap();
         for row in &rows {
             prop_assert!(row.miss >= forms::bound(row.cache) - 1e-9, "{row:?}");
             prop_assert!(row.miss_with_cold >= row.miss - 1e-9 && row.miss_with_cold <= 1.0);
