@@ -81,5 +81,5 @@ fn python(folder: &std::path::Path) {
     command.env("PYTHONPATH", project("python")).env("KINTSUGI_RUN", folder);
     let ended = run(&mut command, LIMIT);
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    assert!(ended.stderr.contains("Ran 8 tests"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("Ran 9 tests"), "{}", ended.stderr);
 }
