@@ -23,8 +23,7 @@ pub fn allowed() -> io::Result<Vec<u32>> {
     Ok((0..libc::CPU_SETSIZE as u32).filter(has).collect())
 }
 
-/// Binds every thread of this process, and so those that they will start, to these processors.
-pub fn bind(processors: &[u32]) -> io::Result<()> {
+fn set_of(processors: &[u32]) -> io::Result<libc::cpu_set_t> {
     let mut set = empty();
     for &number in processors {
         if number as usize >= libc::CPU_SETSIZE as usize {
@@ -33,15 +32,28 @@ pub fn bind(processors: &[u32]) -> io::Result<()> {
         // SAFETY: the number is below the set's size.
         unsafe { libc::CPU_SET(number as usize, &mut set) };
     }
+    Ok(set)
+}
+
+/// `thread`: as in /proc/PID/task; 0 is the calling one.
+fn bind_one(thread: i32, set: &libc::cpu_set_t) -> io::Result<()> {
+    // SAFETY: the set is as large as is said.
+    result(unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), set) }).map(drop)
+}
+
+/// Binds the calling thread, and so what it will start, to these processors.
+pub fn bind_thread(processors: &[u32]) -> io::Result<()> {
+    bind_one(0, &set_of(processors)?)
+}
+
+/// Binds every thread of this process, and so those that they will start, to these processors.
+pub fn bind(processors: &[u32]) -> io::Result<()> {
+    let set = set_of(processors)?;
     for _ in 0..PASSES {
         for thread in std::fs::read_dir("/proc/self/task")? {
             let name = thread?.file_name();
             let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            // SAFETY: the set is ours and as large as is said.
-            let bound = result(unsafe {
-                libc::sched_setaffinity(id, size_of::<libc::cpu_set_t>(), &raw const set)
-            });
-            match bound {
+            match bind_one(id, &set) {
                 // It has ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 other => other?,

@@ -2,29 +2,33 @@
 //! or what would be refused of them.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::ArgAction;
 use serde_json::{Value, json};
-use signal_hook::iterator::Signals;
 
 use super::arguments::{Form, fail, form, print_json};
+use crate::cluster::processors::machine::Machine;
 use crate::config::Shown;
 use crate::config::identity::RUNS;
 use crate::lab::experiment::check::{Refused, check};
 use crate::lab::experiment::file::{Changes, Experiment};
 use crate::lab::experiment::forecast::Forecast;
+use crate::lab::experiment::jobs::{Requests, Share, in_order, shares};
 use crate::lab::experiment::place::Place;
 use crate::lab::experiment::plan::PlannedRun;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE};
-use crate::lab::experiment::runner::{Made, Runner, signals};
+use crate::lab::experiment::runner::{Made, Runner};
 use crate::lab::memory::file::Study;
 use crate::lab::memory::make::make;
 use crate::lab::memory::part::Frame;
 use crate::lab::report::best::{self, best};
 use crate::lab::report::svg::unescaped;
 use crate::lab::report::{command_line, tables};
+use crate::launch::nodes::Allocation;
 use crate::observe::console::{self, print_line, say};
 use crate::observe::machine::machine;
 use crate::observe::result::Status;
@@ -89,40 +93,58 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let out = out(args);
     let limit_seconds = accepted(&experiment, &plan, &out)?;
     let size = size(&experiment, &plan);
+    let shares = shares_of(&experiment).map_err(Failure::Usage)?;
     let (seconds, config) = (experiment.seconds, experiment.config.clone());
-    let runner = Runner { program: std::env::current_exe()?, out, seconds, config };
+    let (program, processors) = (std::env::current_exe()?, shares[0].processors());
+    let runner = Runner { program, out, seconds, config, processors };
     if args.check {
-        let ahead = Ahead::of(&runner, &plan)?.words(&plan, limit_seconds);
+        let ahead = Ahead::of(&runner, &plan)?.words(&plan, limit_seconds, &shares);
         return Ok(told(args, &plan, &format!("{size}; {ahead}"), limit_seconds));
     }
     let _place = Place::take(&runner.out)?.map_err(Failure::Usage)?;
     let ahead = Ahead::of(&runner, &plan)?;
-    say!("{size}; {}", ahead.words(&plan, limit_seconds));
+    say!("{size}; {}", ahead.words(&plan, limit_seconds, &shares));
     let Ahead { kept, forecast } = ahead;
-    let mut signals = signals()?;
+    let requests = Requests::listen()?;
     let waiting = plan.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
     let seeds: BTreeSet<u64> = waiting.map(|(run, _)| run.seed).collect();
     let runs = seeds.iter().map(|seed| experiment.warm_up(changes, *seed));
-    if !warmed_up(&runner, runs, &mut signals)? {
+    if !warmed_up(&runner, runs, &requests)? {
         return Ok(ExitCode::from(Status::Interrupted.exit_code()));
     }
-    let index = Index::new(&experiment, &text, &plan, command_line());
-    let mut making = Making { runner, index, forecast, made: Vec::new() };
-    making.all(&plan, &kept, &mut signals)?;
+    let mut index = Index::new(&experiment, &text, &plan, command_line());
+    if let Some(processors) = processors {
+        index.side_by_side(shares.len(), processors);
+    }
+    let so_far = Mutex::new(SoFar { index, forecast, made: Vec::new(), stopped_by: None });
+    let making = Making { runner, plan: &plan, kept: &kept, requests, so_far };
+    in_order(plan.len(), &shares, |number| making.one(number, shares.len()))?;
     making.told(args.json)
+}
+
+/// Where runs are made: on this machine, as many at a time as the experiment says.
+fn shares_of(experiment: &Experiment) -> Result<Vec<Share>, String> {
+    let jobs = experiment.jobs();
+    if jobs > 1 && Allocation::find().map_err(|error| error.to_string())?.is_some() {
+        return Err(format!(
+            "jobs = {jobs}: SLURM decides which processors of an allocation a rank has, so runs in \
+             one come one after another: jobs = 1, or an allocation for each run"
+        ));
+    }
+    shares(&Machine::here(), jobs)
 }
 
 /// False: it was interrupted.
 fn warmed_up(
     runner: &Runner,
     runs: impl ExactSizeIterator<Item = PlannedRun>,
-    signals: &mut Signals,
+    requests: &Requests,
 ) -> Result<bool, Failure> {
     if runs.len() > 0 {
         say!("warming up: one step with each seed, so that no arm pays for making data");
     }
     for run in runs {
-        let made = runner.warm_up(&run, signals)?;
+        let made = runner.warm_up(&run, requests)?;
         if made == Made::Interrupted {
             return Ok(false);
         }
@@ -185,7 +207,7 @@ impl Ahead {
         Ok(Self { kept, forecast })
     }
 
-    fn words(&self, plan: &[PlannedRun], limit_seconds: Option<f64>) -> String {
+    fn words(&self, plan: &[PlannedRun], limit_seconds: Option<f64>, shares: &[Share]) -> String {
         let waiting = plan.iter().zip(&self.kept).filter(|(_, kept)| kept.is_none());
         let waiting: Vec<&str> = waiting.map(|(run, _)| run.arm.as_str()).collect();
         if waiting.is_empty() {
@@ -195,9 +217,11 @@ impl Ahead {
             0 => String::new(),
             kept => format!("{kept} complete already; "),
         };
-        let share = waiting.len() as f64 / plan.len() as f64;
+        let share = waiting.len() as f64 / plan.len() as f64 / shares.len() as f64;
         let ahead = match (self.forecast.left(waiting), limit_seconds) {
-            (Some(seconds), _) => format!("about {} by what those took", clock(seconds)),
+            (Some(seconds), _) => {
+                format!("about {} by what those took", clock(seconds / shares.len() as f64))
+            }
             (None, Some(seconds)) => {
                 let most = clock(seconds * share);
                 format!("{most} of training at most; steps or epochs may end runs before")
@@ -283,66 +307,79 @@ fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs that are being made.
-struct Making {
-    runner: Runner,
+/// What came of the runs so far.
+struct SoFar {
     index: Index,
     forecast: Forecast,
     made: Vec<(PlannedRun, Made)>,
+    /// Which of them ended it all.
+    stopped_by: Option<usize>,
 }
 
-impl Making {
-    /// Makes them; `kept`: what those took that need not be made.
-    fn all(
-        &mut self,
-        plan: &[PlannedRun],
-        kept: &[Option<f64>],
-        signals: &mut Signals,
-    ) -> std::io::Result<()> {
-        let numbered = plan.iter().zip(kept).enumerate().filter(|(_, (_, kept))| kept.is_none());
-        let waiting: Vec<_> = numbered.map(|(at, (run, _))| (at, run.arm.as_str())).collect();
-        for (number, run) in plan.iter().enumerate() {
-            let ahead = waiting.iter().filter(|(at, _)| *at >= number).map(|(_, arm)| *arm);
-            let ahead = match self.forecast.left(ahead) {
-                Some(seconds) if seconds > 0.0 => {
-                    format!("; {} to go, as runs took so far", clock(seconds))
-                }
-                _ => String::new(),
-            };
-            say!("[{}/{}] {}{ahead}", number + 1, plan.len(), run.name());
-            let begun = std::time::Instant::now();
-            let made = self.runner.make(run, signals)?;
-            match made {
-                Made::Completed => self.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
-                Made::Kept => say!("  complete already: kept"),
-                _ => why(&self.runner, run, made).iter().for_each(|why| say!("  {why}")),
+/// Runs that are being made.
+struct Making<'a> {
+    runner: Runner,
+    plan: &'a [PlannedRun],
+    /// What those took that need not be made.
+    kept: &'a [Option<f64>],
+    requests: Requests,
+    so_far: Mutex<SoFar>,
+}
+
+impl Making<'_> {
+    fn so_far(&self) -> MutexGuard<'_, SoFar> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one, while others are made; whether to go on with the next.
+    fn one(&self, number: usize, jobs: usize) -> std::io::Result<ControlFlow<()>> {
+        let run = &self.plan[number];
+        let waiting = self.plan[number..].iter().zip(&self.kept[number..]);
+        let waiting = waiting.filter(|(_, kept)| kept.is_none()).map(|(run, _)| run.arm.as_str());
+        let ahead = match self.so_far().forecast.left(waiting) {
+            Some(seconds) if seconds > 0.0 => {
+                format!("; {} to go, as runs took so far", clock(seconds / jobs as f64))
             }
-            self.made.push((run.clone(), made));
-            if matches!(made, Made::Completed | Made::Kept) {
-                self.index.add(run, self.runner.room_of(run));
-                self.index.write(&self.runner.out)?;
-            }
-            // What refused it may refuse them all; where one is complete it does not.
-            let none_is = self.index.runs.is_empty() && kept.iter().all(Option::is_none);
-            if made == Made::Interrupted || matches!(made, Made::Refused(_)) && none_is {
-                break;
-            }
+            _ => String::new(),
+        };
+        say!("[{}/{}] {}{ahead}", number + 1, self.plan.len(), run.name());
+        let begun = std::time::Instant::now();
+        let made = self.runner.make(run, &self.requests)?;
+        let so_far = &mut *self.so_far();
+        match made {
+            Made::Completed => so_far.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
+            Made::Kept => say!("  complete already: kept"),
+            _ => why(&self.runner, run, made).iter().for_each(|why| say!("  {why}")),
         }
-        Ok(())
+        so_far.made.push((run.clone(), made));
+        if matches!(made, Made::Completed | Made::Kept) {
+            so_far.index.add(run, self.runner.room_of(run));
+            so_far.index.write(&self.runner.out)?;
+        }
+        // What refused it may refuse them all; where one is complete it does not.
+        let none_is = so_far.index.runs.is_empty() && self.kept.iter().all(Option::is_none);
+        let is_enough = made == Made::Interrupted || matches!(made, Made::Refused(_)) && none_is;
+        if !is_enough {
+            return Ok(ControlFlow::Continue(()));
+        }
+        so_far.stopped_by.get_or_insert(so_far.made.len() - 1);
+        Ok(ControlFlow::Break(()))
     }
 
     /// What came of it.
     fn told(&self, form: Form) -> Result<ExitCode, Failure> {
-        let (out, made) = (&self.runner.out, &self.made);
-        if !self.index.runs.is_empty() {
-            let (study, runs) = self.index.write(out)?;
+        let so_far = self.so_far();
+        let SoFar { index, made, stopped_by, .. } = &*so_far;
+        let out = &self.runner.out;
+        if !index.runs.is_empty() {
+            let (study, runs) = index.write(out)?;
             console::print_text(&tables::arms_text(&study, &runs));
             best::words(&study, &runs).iter().for_each(|words| print_line!("{words}"));
-            self.index.missing().iter().for_each(|missing| print_line!("{missing}"));
+            index.missing().iter().for_each(|missing| print_line!("{missing}"));
             print_line!("report: {}", out.join(REPORT_FILE).shown());
             if form == Form::Json {
                 print_json(&json!({
-                    "experiment": self.index.title,
+                    "experiment": index.title,
                     "results": out.join(RESULTS_FILE),
                     "report": out.join(REPORT_FILE),
                     "runs": made.iter().map(row).collect::<Vec<_>>(),
@@ -352,18 +389,18 @@ impl Making {
             }
         } else if form == Form::Json {
             let runs: Vec<Value> = made.iter().map(row).collect();
-            print_json(&json!({ "experiment": self.index.title, "runs": runs }));
+            print_json(&json!({ "experiment": index.title, "runs": runs }));
         }
         let is_failed = |made: &Made| matches!(made, Made::Failed(_) | Made::Refused(_));
         let failed = made.iter().any(|(_, made)| is_failed(made));
-        Ok(match made.last() {
+        Ok(match stopped_by.map(|at| &made[at]) {
             Some((_, Made::Interrupted)) => {
                 say!("stopped; the same command goes on with the runs that are left");
                 ExitCode::from(Status::Interrupted.exit_code())
             }
-            Some((run, Made::Refused(code))) if self.index.runs.is_empty() => {
+            Some((run, Made::Refused(code))) => {
                 say!(
-                    "stopped: no run is complete, and what refused {} may refuse them all; mend \
+                    "stopped: no run was complete, and what refused {} may refuse them all; mend \
                      it, or leave out its arm, and give the same command",
                     run.name()
                 );

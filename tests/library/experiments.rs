@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::fixture::{Answer, Story, write_run};
 use crate::report::{kintsugi, printed};
 use kintsugi::lab::experiment::file::{Changes, Experiment};
+use kintsugi::lab::experiment::jobs::Requests;
 use kintsugi::lab::experiment::results::Index;
-use kintsugi::lab::experiment::runner::{Made, Runner, signals};
+use kintsugi::lab::experiment::runner::{Made, Runner};
 /// Stands in for `kintsugi launch`: copies a prepared run, and counts how often it was asked.
 fn stand_in(folder: &Path, prepared: &Path) -> PathBuf {
     let script = folder.join("stand-in");
@@ -51,16 +52,17 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
     std::fs::write(&file, EXPERIMENT).unwrap();
     std::fs::write(folder.path().join("base.toml"), "").unwrap();
     let program = stand_in(folder.path(), &prepared);
-    let make = |changes: &Changes| -> Vec<Made> {
+    let make_on = |processors: Option<usize>, changes: &Changes| -> Vec<Made> {
         let (experiment, text) = Experiment::load(&file).unwrap();
         let experiment = experiment.with(changes).unwrap();
         let (config, seconds) = (experiment.config.clone(), experiment.seconds);
-        let runner = Runner { program: program.clone(), out: out.clone(), seconds, config };
+        let (program, out) = (program.clone(), out.clone());
+        let runner = Runner { program, out: out.clone(), seconds, config, processors };
         let plan = experiment.plan(changes);
         let mut index = Index::new(&experiment, &text, &plan, "kintsugi experiment".into());
-        let mut signals = signals().unwrap();
+        let requests = Requests::listen().unwrap();
         let made = plan.iter().map(|run| {
-            let made = runner.make(run, &mut signals).unwrap();
+            let made = runner.make(run, &requests).unwrap();
             index.add(run, None);
             made
         });
@@ -68,6 +70,7 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
         index.write(&out).unwrap();
         made
     };
+    let make = |changes: &Changes| make_on(None, changes);
     let asked = || std::fs::read_to_string(folder.path().join("asked")).unwrap().lines().count();
     let plain = Changes::default();
     assert_eq!(make(&plain), [Made::Completed, Made::Completed]);
@@ -80,6 +83,9 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
     assert!(lines.lines().nth(2).unwrap().contains("--fresh"));
     let changed = Changes { set: vec!["model.name=mlp".into()], ..Changes::default() };
     assert_eq!(make(&changed), [Made::Completed, Made::Completed]);
+    // What had all processors is not what has one.
+    assert_eq!(make_on(Some(1), &changed), [Made::Completed, Made::Completed]);
+    assert_eq!(make_on(Some(1), &changed), [Made::Kept, Made::Kept]);
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
     assert_eq!(json["summaries"][1]["arm"], "checkpoint/restart");

@@ -35,6 +35,8 @@ pub struct Experiment {
     pub ranks: Option<u32>,
     /// T: the wall time that every run has; unset: the configuration ends them.
     pub seconds: Option<f64>,
+    /// Runs at a time, each on as many processors of this machine; unset: one, on all.
+    pub jobs: Option<u32>,
     /// One run of every arm for each; unset: the configuration's.
     pub seeds: Option<Vec<u64>>,
     /// When things happen, in parts of T.
@@ -115,6 +117,10 @@ pub struct Changes {
     /// Wall time of every run; failures, checkpoints and evaluations scale with it.
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
+    /// Makes N runs at a time, each on an equal share of this machine's processors.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub jobs: Option<u32>,
 }
 
 impl Changes {
@@ -178,6 +184,18 @@ impl Experiment {
         }
         if self.ranks == Some(0) || self.arms.iter().any(|arm| arm.ranks == Some(0)) {
             return refuse("ranks", "0".into(), "start at least one rank");
+        }
+        if self.jobs == Some(0) {
+            return refuse("jobs", "0".into(), "make one run at a time, or more");
+        }
+        if let Some(arm) = self.arms.iter().find(|arm| arm.page_cache.is_some())
+            && self.jobs() > 1
+        {
+            let wanted = format!(
+                "{} has room of its own for the page cache, and is measured alone: jobs = 1",
+                arm.name
+            );
+            return refuse("jobs", self.jobs().to_string(), &wanted);
         }
         let seeds = self.seeds();
         if seeds.is_empty() {
@@ -250,6 +268,11 @@ impl Experiment {
     /// One run of every arm for each.
     pub fn seeds(&self) -> &[u64] {
         self.seeds.as_deref().unwrap_or_default()
+    }
+
+    /// Runs at a time.
+    pub fn jobs(&self) -> u32 {
+        self.jobs.unwrap_or(1)
     }
 
     /// MPI ranks of an arm.

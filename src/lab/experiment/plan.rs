@@ -52,6 +52,7 @@ impl Experiment {
             sweep::forget_seeds(&mut self.sweep);
         }
         self.seconds = changes.seconds.or(self.seconds);
+        self.jobs = changes.jobs.or(self.jobs);
         self = sweep::expanded(self)?;
         self.check()?;
         Ok(self)
@@ -238,8 +239,11 @@ set.recovery.ladder = ["respawn", "restart"]
     #[test]
     fn what_is_typed_replaces_what_is_written() {
         let set = vec!["train.steps=7".to_string(), "model.name=mlp".to_string()];
-        let changes = Changes { seconds: Some(36.0), seeds: Some(1), set };
-        let runs = experiment(FILE).with(&changes).unwrap().plan(&changes);
+        let text = FILE.replace("page_cache = \"48MiB\"", "");
+        let changes = Changes { seconds: Some(36.0), seeds: Some(1), jobs: Some(2), set };
+        let experiment = experiment(&text).with(&changes).unwrap();
+        assert_eq!(experiment.jobs(), 2);
+        let runs = experiment.plan(&changes);
         assert_eq!(runs.len(), 2);
         assert_eq!(value(&runs[0], "train.steps"), ["7"]);
         assert_eq!(value(&runs[0], "model.name"), ["mlp"]);
@@ -257,6 +261,9 @@ set.recovery.ladder = ["respawn", "restart"]
         let many = changed("[1, 2]", &seeds);
         assert!(many.starts_with("2 arms x 5001 seeds are 10002 runs"), "{many}");
         assert!(changed("ranks = 4", "ranks = 0").contains("ranks = 0"));
+        assert!(changed("ranks = 4", "jobs = 0").contains("jobs = 0"));
+        // Its second arm limits the page cache.
+        assert!(changed("ranks = 4", "jobs = 2").contains("detect/respawn has room of its own"));
         assert!(changed("ranks = 4", "ranks = 2").contains("failures.rank = 2"));
         assert!(changed("at = 0.225", "at = 1.5").contains("failures.at = 1.5"));
         assert!(changed("seconds = 720", "seconds = 0").contains("seconds = 0"));
@@ -302,7 +309,7 @@ set.recovery.ladder = ["respawn", "restart"]
 
     #[test]
     fn the_files_in_configs_are_well_formed() {
-        let experiments = ["demo", "paper", "bundles", "staging", "page-cache", "ranks"];
+        let experiments = ["demo", "paper", "bundles", "staging", "page-cache", "ranks", "curves"];
         let experiments = experiments.map(|name| format!("experiment/{name}"));
         for name in experiments.into_iter().chain(["recipe/sweep".into()]) {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("configs/{name}.toml"));

@@ -96,10 +96,20 @@ impl Index {
         }
     }
 
+    /// So many runs were made at a time, on so many processors each.
+    pub fn side_by_side(&mut self, jobs: usize, processors: usize) {
+        let each =
+            if processors == 1 { "one processor" } else { &format!("{processors} processors") };
+        self.machine.push_str(&format!("; {jobs} runs at a time, each on {each}"));
+    }
+
     /// Adds a run that left a directory; `room`: what it had for pages of files.
     pub fn add(&mut self, run: &PlannedRun, room: Option<PageRoom>) {
         let folder = PathBuf::from(&run.folder);
         self.runs.push(Entry { arm: run.arm.clone(), seed: run.seed, folder, room });
+        // Of several at a time a later one may end first.
+        let (planned, name) = (&self.planned, |run: &Entry| which(&run.arm, run.seed));
+        self.runs.sort_by_key(|run| planned.iter().position(|one| *one == name(run)));
     }
 
     /// Runs that are planned and not there, in words.

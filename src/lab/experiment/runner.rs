@@ -1,5 +1,5 @@
-//! Makes the runs: one subprocess after another, each with a limit of time, Ctrl-C passed on. A
-//! run that is complete and was made by the same arguments is not made again.
+//! Makes a run: a subprocess with a limit of time, Ctrl-C passed on. One that is complete and was
+//! made by the same arguments is not made again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::process;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
+use super::jobs::Requests;
 use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
 use crate::lab::report::PageRoom;
@@ -50,6 +49,9 @@ struct Recipe {
     arguments: Vec<String>,
     #[serde(default)]
     page_cache_bytes: Option<u64>,
+    /// Where it did not have all.
+    #[serde(default)]
+    processors: Option<usize>,
     /// The base configuration's text: the file may change between two experiments.
     config: String,
 }
@@ -64,6 +66,8 @@ pub struct Runner {
     pub seconds: Option<f64>,
     /// The configuration all runs start from.
     pub config: PathBuf,
+    /// How many processors each run has, where it does not have all.
+    pub processors: Option<usize>,
 }
 
 impl Runner {
@@ -82,7 +86,8 @@ impl Runner {
     fn recipe(&self, run: &PlannedRun) -> io::Result<Recipe> {
         let config = std::fs::read_to_string(&self.config)?;
         let page_cache_bytes = run.page_cache.map(|bytes| bytes.0);
-        Ok(Recipe { arguments: run.arguments.clone(), page_cache_bytes, config })
+        let (arguments, processors) = (run.arguments.clone(), self.processors);
+        Ok(Recipe { arguments, page_cache_bytes, processors, config })
     }
 
     fn recipe_path(&self, run: &PlannedRun) -> PathBuf {
@@ -104,8 +109,8 @@ impl Runner {
     }
 
     /// Makes a run that nobody looks at and removes it again.
-    pub fn warm_up(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
-        let made = self.make(run, signals)?;
+    pub fn warm_up(&self, run: &PlannedRun, requests: &Requests) -> io::Result<Made> {
+        let made = self.make(run, requests)?;
         if made == Made::Completed {
             if_there(std::fs::remove_dir_all(self.folder(run)))?;
             if_there(std::fs::remove_file(self.recipe_path(run)))?;
@@ -119,7 +124,7 @@ impl Runner {
     }
 
     /// Makes one run, or finds it made.
-    pub fn make(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
+    pub fn make(&self, run: &PlannedRun, requests: &Requests) -> io::Result<Made> {
         let recipe = self.recipe(run)?;
         if self.is_kept(run, &recipe) {
             return Ok(Made::Kept);
@@ -137,7 +142,7 @@ impl Runner {
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
         process::supervise(&mut command, Signal::Kill);
         let mut room = self.room(run, &mut command)?;
-        let ended = command.spawn().and_then(|child| self.wait(child, room.as_mut(), signals));
+        let ended = command.spawn().and_then(|child| self.wait(child, room.as_mut(), requests));
         if let Some(room) = room {
             std::fs::write(self.room_path(run), serde_json::to_vec(&room.close()?)?)?;
         }
@@ -199,21 +204,19 @@ impl Runner {
         &self,
         mut child: Child,
         mut room: Option<&mut Room>,
-        signals: &mut Signals,
+        requests: &Requests,
     ) -> io::Result<(Option<i32>, bool)> {
         let limit = self.seconds.map(|t| Duration::from_secs_f64(t * FACTOR) + ALLOWANCE);
         let is_over = |time: Duration, grace| limit.is_some_and(|limit| time > limit + grace);
         let begun = Instant::now();
-        let (mut interrupted, mut asked) = (false, false);
+        let (mut passed_on, mut asked) = (0, false);
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok((status.code(), interrupted));
+                return Ok((status.code(), passed_on > 0));
             }
-            for signal in signals.pending() {
-                interrupted = true;
-                let passed_on =
-                    if signal == SIGTERM { Signal::Terminate } else { Signal::Interrupt };
-                let _ = os::kill(child.id(), passed_on);
+            for signal in requests.heard().into_iter().skip(passed_on) {
+                passed_on += 1;
+                let _ = os::kill(child.id(), signal);
             }
             if is_over(begun.elapsed(), Duration::ZERO) && !asked {
                 asked = true;
@@ -236,9 +239,4 @@ impl Runner {
 /// What `result.json` says; the exit code of a launcher proves nothing.
 fn completed(folder: &Path) -> bool {
     matches!(read_result(folder), Ok(Some(result)) if result.status == Status::Completed)
-}
-
-/// The signals that end an experiment.
-pub fn signals() -> io::Result<Signals> {
-    Signals::new([SIGINT, SIGTERM])
 }
