@@ -1,9 +1,10 @@
 //! Makes a run: a subprocess with a limit of time, Ctrl-C passed on. One that is complete and was
 //! made by the same arguments is not made again.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
@@ -15,6 +16,7 @@ use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
 use crate::lab::report::PageRoom;
 use crate::lab::report::read::read_result;
+use crate::observe::console::say;
 use crate::observe::refusal::if_there;
 use crate::observe::result::{RunResult, Status};
 
@@ -24,6 +26,8 @@ const ALLOWANCE: Duration = Duration::from_secs(300);
 const FACTOR: f64 = 1.5;
 /// After the limit: time between the request to end and the order to.
 const GRACE: Duration = Duration::from_secs(45);
+/// A run that has ended has this long to have said everything.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 /// Between two moves of a group's limit: processes take a few megabytes meanwhile.
 const TEND_EVERY: Duration = Duration::from_millis(10);
@@ -142,7 +146,18 @@ impl Runner {
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
         process::supervise(&mut command, Signal::Kill);
         let mut room = self.room(run, &mut command)?;
-        let ended = command.spawn().and_then(|child| self.wait(child, room.as_mut(), requests));
+        if self.processors.is_some() {
+            command.stderr(Stdio::piped());
+        }
+        let mut child = command.spawn()?;
+        let told = told_by_name(&mut child, run);
+        let ended = self.wait(child, room.as_mut(), requests);
+        if let Some(told) = told {
+            let until = Instant::now() + LAST_WORDS;
+            while !told.is_finished() && Instant::now() < until {
+                std::thread::sleep(POLL);
+            }
+        }
         if let Some(room) = room {
             std::fs::write(self.room_path(run), serde_json::to_vec(&room.close()?)?)?;
         }
@@ -234,6 +249,15 @@ impl Runner {
             }
         }
     }
+}
+
+/// Of several runs at a time each line is told with the run's name before it.
+fn told_by_name(child: &mut Child, run: &PlannedRun) -> Option<JoinHandle<()>> {
+    let (said, name) = (BufReader::new(child.stderr.take()?), run.name());
+    Some(std::thread::spawn(move || {
+        let lines = said.split(b'\n').map_while(Result::ok);
+        lines.for_each(|line| say!("{name}: {}", String::from_utf8_lossy(&line)));
+    }))
 }
 
 /// What `result.json` says; the exit code of a launcher proves nothing.
