@@ -198,8 +198,7 @@ fn chosen(
         let config = choice.config().map_err(usage)?;
         let side = config.data.image_size as usize;
         let input = [train.source.channels() as usize, side, side];
-        let name = config.model.found_name();
-        let built = catalogue::build(&name, input, seen.classes.len(), config.model.width);
+        let built = catalogue::of(&config.model, input, seen.classes.len());
         // Many a model takes no such small pictures.
         if built.is_err() && choice.enlarge() {
             continue;

@@ -28,7 +28,7 @@ use crate::observe::tensorboard::Tensorboard;
 use crate::run_folder;
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
-use crate::train::checkpoint::weights;
+use crate::train::start::fixed::fix;
 
 use super::arguments::{Form, fail, form};
 
@@ -112,8 +112,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
     let beside = note_of_length(args, &job);
-    let name = |model: &mut _| weights::name(model).map_err(|error| error.to_string());
-    match claim::claim(&mut job, (owners, past(args)), &name, &mut |text| say!("{text}"))? {
+    match claim::claim(&mut job, (owners, past(args)), &fix, &mut |text| say!("{text}"))? {
         Claimed::Completed(result) => {
             if let Err(error) = claim::clear_slots(&job) {
                 say!(

@@ -16,8 +16,8 @@ use crate::observe::panics::{self, vital};
 use crate::observe::result::Status;
 use crate::run_folder::before::Before;
 use crate::run_folder::{self, launcher};
-use crate::train::checkpoint::weights;
 use crate::train::plan::TrainArguments;
+use crate::train::start::fixed::fix;
 use crate::train::start::run as run_rank;
 
 use super::arguments::fail;
@@ -143,7 +143,7 @@ fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<()
     if let Some(old) = run.go_on_with(config, owners).map_err(said)? {
         return run.refuse_plain_sums(&old).map_err(said);
     }
-    weights::name(&mut config.model).map_err(|error| refused(format!("model.init: {error}")))?;
+    fix(&mut config.model).map_err(refused)?;
     there_is_data(config).map_err(|error| (error.exit_code(), error.to_string()))
 }
 

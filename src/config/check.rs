@@ -18,6 +18,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     pictures::check(&config.data)?;
     check_soft_targets(config)?;
     check_owners(config)?;
+    check_text(&config.model)?;
     check_init_hash(&config.model)?;
     check_rates(config)?;
     check_recovery(config)?;
@@ -46,6 +47,17 @@ mod most {
 
 /// Hexadecimal digits of 128 bits.
 const HASH_DIGITS: usize = 32;
+
+fn check_text(model: &Model) -> Result<(), ConfigError> {
+    match &model.text {
+        Some(text) if !model.is_file() => {
+            let reason = "it is the text of a model file, and model.name is of the catalogue: \
+                          leave it out, and launch writes it";
+            refuse("model.text", text.shown(), reason)
+        }
+        _ => Ok(()),
+    }
+}
 
 fn check_init_hash(model: &Model) -> Result<(), ConfigError> {
     let Some(hash) = &model.init_hash else { return Ok(()) };

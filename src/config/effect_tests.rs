@@ -123,6 +123,7 @@ const OTHER_RULE: &str = "it is of another rule";
 
 const CASES: &[Case] = &[
     effect(("model.folder", "\"/w\""), &[], "no path", &["model.init=\"w.pth\""]),
+    check(("model.text", "\"[[layer]]\""), &[], "leave it out", &["model.name=\"mine.toml\""]),
     check(
         ("model.init_hash", "\"00112233445566778899aabbccddeeff\""),
         &[],

@@ -131,6 +131,10 @@ impl Default for Run {
 pub struct Model {
     /// A catalogue name or the path of a model file (`*.toml`).
     pub name: String,
+    /// Of the model file. A run that begins writes it into its own configuration: it goes on with
+    /// this model, whatever becomes of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// Where relative paths of `name` and `init` start; unset = where the command is given. A
     /// run's own configuration has it.
     pub folder: Option<PathBuf>,
@@ -154,6 +158,7 @@ impl Default for Model {
     fn default() -> Self {
         Self {
             name: "cnn11".into(),
+            text: None,
             folder: None,
             init: None,
             init_hash: None,
@@ -164,8 +169,12 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Takes over which weights a run has begun with, where nothing else is asked for.
+    /// Takes over which model and which weights a run has begun with, where nothing else is asked
+    /// for.
     pub fn go_on_from(&mut self, begun: &Self) {
+        if self.text.is_none() && self.name == begun.name {
+            self.text.clone_from(&begun.text);
+        }
         if self.init_hash.is_none() && self.init == begun.init {
             self.init_hash.clone_from(&begun.init_hash);
         }

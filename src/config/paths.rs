@@ -68,7 +68,8 @@ fn absolute(key: &str, path: &Path, from: &Path) -> Result<PathBuf, ConfigError>
 }
 
 impl Model {
-    fn is_file(&self) -> bool {
+    /// Whether it is a file's, not the catalogue's.
+    pub fn is_file(&self) -> bool {
         self.name.ends_with(".toml")
     }
 

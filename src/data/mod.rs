@@ -47,6 +47,14 @@ pub enum DataError {
         /// What the decoder said.
         reason: String,
     },
+    /// One sample cannot be had, and what lies beside it can: it was there when the set was listed.
+    #[error("{name}: {reason}")]
+    Lost {
+        /// Path or index.
+        name: String,
+        /// What its storage said.
+        reason: String,
+    },
 }
 
 impl DataError {
@@ -182,8 +190,11 @@ pub struct Batch {
     pub mixed: Option<Mixed>,
     /// Samples that this micro-batch stands for, skipped ones included.
     pub count: u64,
-    /// Of them, those that could not be decoded.
+    /// Of them, those that could not be decoded, or be had.
     pub skipped: u64,
+    /// Of them, those that were not as they were when the set was listed: lost, or of another
+    /// length.
+    pub altered: u64,
     /// Wrapping sum of `sampler::mix(epoch, id)` over all `count`.
     pub mix: u64,
 }

@@ -4,6 +4,7 @@
 //! world: clock and storage, real or simulated.
 
 pub mod account;
+pub mod build;
 pub mod clock;
 pub mod console;
 pub mod copies;

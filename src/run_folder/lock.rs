@@ -151,6 +151,13 @@ pub struct RunLock {
     held: Holder,
 }
 
+impl Drop for RunLock {
+    /// A child that is just being started holds a copy of the file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
 impl RunLock {
     /// Takes the run. A launch that holds it is asked to stop, as by Ctrl-C, and given `patience`
     /// to write its checkpoint; then its attempt is cut off and it is killed.

@@ -206,6 +206,7 @@ impl Trainer {
         let (position, samples) = (&mut rank.state.position, rank.plan.samples_per_epoch);
         let epoch_before = position.cursor / samples;
         position.commit(line);
+        let altered = inexact::altered(position, sums.totals.altered);
         let ends_epoch = position.cursor / samples > epoch_before;
         let epoch_skipped = position.skipped_in_epoch;
         if ends_epoch {
@@ -227,6 +228,9 @@ impl Trainer {
         if rank.is_writer() {
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
+        }
+        if let Some(altered) = altered.filter(|_| rank.is_writer()) {
+            self.record.event(rank, altered);
         }
         let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
         let shared = &self.exchange.pool().shared;

@@ -346,7 +346,7 @@ fn difficult(pause: Duration) -> (Arc<Difficult>, DataSet) {
 
 #[test]
 fn a_dropped_loader_ends_its_threads() {
-    let (source, set) = difficult(Duration::from_millis(5));
+    let (source, set) = difficult(Duration::from_millis(50));
     let order = Order::new(400, 2, 1, 200).expect("valid");
     let loader = Loader::new(set.clone(), order, options(2, 2));
     loader.plan(0, &[0, 1], 0);
@@ -357,7 +357,7 @@ fn a_dropped_loader_ends_its_threads() {
     drop(loader);
     let reads = source.reads.load(Ordering::Relaxed);
     assert!((1..200).contains(&reads), "{reads} reads: the rest was not waited for");
-    std::thread::sleep(Duration::from_millis(30));
+    std::thread::sleep(Duration::from_millis(100));
     assert_eq!(source.reads.load(Ordering::Relaxed), reads, "nobody reads on");
 }
 

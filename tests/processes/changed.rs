@@ -1,7 +1,9 @@
 //! Processes of one run that do not see the same: a set that changes while it is learned from,
-//! nodes that list it differently, processors that round otherwise. A run ends with the bits of one
-//! that saw no change, or says by name why not.
+//! nodes that list it differently, processors that round otherwise, another build of the program,
+//! an edited model file. A run ends with the bits of one that saw no change, or says by name why
+//! not.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -220,4 +222,100 @@ fn whoever_computes_with_other_instructions_ends_exactness_with_a_cure() {
     std::fs::write(&older, "").unwrap();
     let said = ended(command(&run, &["train.steps=9", "checkpoint.every=5steps"]), LIMIT);
     told("resume", &run, &said);
+}
+
+/// As a new build in the place of the old one is.
+#[test]
+fn a_run_that_another_build_goes_on_with_is_no_longer_exact() {
+    let _turn = alone();
+    let share = Share::new("changed-build");
+    let run = share.0.join("run");
+    let first = share.command("launch", &run, &["train.steps=5", "checkpoint.every=5steps"]);
+    let said = ended(first, LIMIT);
+    assert!(completed("first", &run, &said).exact);
+    let rebuilt = share.0.join("rebuilt");
+    let mut bytes = std::fs::read(env!("CARGO_BIN_EXE_kintsugi")).unwrap();
+    bytes.push(0);
+    std::fs::write(&rebuilt, bytes).unwrap();
+    std::fs::set_permissions(&rebuilt, PermissionsExt::from_mode(0o755)).unwrap();
+    let again = share.command("launch", &run, &["train.steps=9", "checkpoint.every=5steps"]);
+    let mut other = Command::new(&rebuilt);
+    other.args(again.get_args());
+    for (name, value) in again.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    let said = ended(other, LIMIT);
+    let result = completed("rebuilt", &run, &said);
+    assert_eq!((result.exact, result.steps), (false, 9));
+    let line = said.stderr.lines().find(|line| line.contains("no longer exact"));
+    let line = line.unwrap_or_else(|| panic!("nobody said so: {}", said.stderr));
+    assert!(line.contains(", build ") && line.ends_with("one build of kintsugi"), "{line}");
+}
+
+#[test]
+fn a_model_file_that_is_edited_changes_no_run_that_has_begun_and_its_next_start_is_refused() {
+    let _turn = alone();
+    let share = Share::new("changed-model");
+    let file = share.0.join("mine.toml");
+    let layers = |hidden: &str| {
+        let linear = |name: &str, features: &str| {
+            format!("[[layer]]\nname = \"{name}\"\nkind = \"linear\"\nfeatures = {features}\n")
+        };
+        let (first, last) = (linear("one", "16"), linear("two", "\"classes\""));
+        format!("name = \"mine\"\n{first}{hidden}{last}")
+    };
+    let (written, edited) = (layers("[[layer]]\nkind = \"relu\"\n"), layers(""));
+    let model = format!("model.name={}", file.display());
+    std::fs::write(&file, &written).unwrap();
+    let calm = share.0.join("calm");
+    let of_calm = ended(share.command("launch", &calm, &[STEPS, &model]), LIMIT);
+    let calm_hash = completed("calm", &calm, &of_calm).state_sha256;
+    for (name, killed, keys) in
+        [("respawn", Killed::Last, &[RESPAWN][..]), ("restart", Killed::All, &[])]
+    {
+        std::fs::write(&file, &written).unwrap();
+        let run = share.0.join(name);
+        let command = share.command("launch", &run, &[&[STEPS, &model], keys].concat());
+        let said = changed_under(command, &run, || std::fs::write(&file, &edited).unwrap(), killed);
+        let result = completed(name, &run, &said);
+        assert_eq!((result.exact, &result.state_sha256), (true, &calm_hash), "{name}");
+    }
+    let longer = |hidden: &str| {
+        std::fs::write(&file, hidden).unwrap();
+        ended(share.command("launch", &calm, &["train.steps=153", &model]), LIMIT)
+    };
+    let said = longer(&edited);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("the file is not the one that "), "{}", said.stderr);
+    let said = longer(&format!("# A remark.\n{written}"));
+    assert_eq!(completed("longer", &calm, &said).steps, 153);
+}
+
+#[test]
+fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
+    let _turn = alone();
+    let share = Share::new("changed-contents");
+    let (one, _) = picture(&share.set().join("train"));
+    let whole = std::fs::read(&one).unwrap();
+    // What follows the end of a JPEG changes its length alone.
+    let longer = || std::fs::write(&one, [&whole[..], b"more"].concat()).unwrap();
+    let gone = || std::fs::remove_file(&one).unwrap();
+    for (name, change) in [("longer", &longer as &dyn Fn()), ("gone", &gone)] {
+        let run = share.0.join(name);
+        let keys = [STEPS, "data.bad_images_max=0.5"];
+        let mut running = start(&mut share.command("launch", &run, &keys), LIMIT);
+        wait_for_step(&run, CHANGED_AT, &mut running);
+        change();
+        let said = running.wait();
+        let result = completed(name, &run, &said);
+        assert_eq!((result.exact, result.steps), (false, 150), "{name}");
+        let lines = said.stderr.lines().filter(|line| line.contains("no longer exact"));
+        let lines: Vec<&str> = lines.collect();
+        assert_eq!(lines.len(), 1, "{name}: {}", said.stderr);
+        assert!(lines[0].contains("1 samples of step "), "{}", lines[0]);
+        std::fs::write(&one, &whole).unwrap();
+    }
 }

@@ -40,7 +40,9 @@ fn a_run_in_a_storm_of_kills_and_stops_ends_with_the_calm_bits() {
         assert_eq!(result.status, Status::Completed, "{story}");
         assert_eq!(result.state_sha256, calm.state_sha256, "{story}");
         // One that strikes within the last step is no loss to anybody.
-        let lost: usize = result.recoveries.iter().map(|record| record.lost.len()).sum();
+        let lost = result.recoveries.iter().map(|record| record.lost.len());
+        let lost = lost.chain(result.restarts.iter().map(|restart| restart.lost.len()));
+        let lost: usize = lost.sum();
         assert!(!struck.is_empty() && lost + 1 >= struck.len(), "{lost} lost of {struck:?}");
         assert_audited(&folder);
         assert_nothing_runs(&folder);

@@ -110,7 +110,9 @@ fn a_full_local_disk_is_one_warning_and_the_run_goes_on_from_the_shared_store() 
     assert!(bytes.shared > 10 * bytes.local, "{bytes:?}");
 
     let limit = Duration::from_secs(LIMIT_SECONDS);
-    let mut running = start(&mut launch("fills", &filled), limit);
+    // Copying alone is slow; it ends where the disk is full.
+    let mut fills = launch("fills", &filled);
+    let mut running = start(fills.args(["-s", "staging.rate=10kB/s"]), limit);
     let until = Instant::now() + limit;
     while filled.copies() < 10 {
         assert!(!running.has_ended() && Instant::now() < until, "nothing is staged");

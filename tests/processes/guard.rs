@@ -204,7 +204,8 @@ fn a_deadlocked_or_looping_rank_is_found_and_those_who_wait_for_it_are_not() {
         hang("deadlock", 0, 30, "before_vote"),
         hang("loop", 2, 37, "in_update"),
     ];
-    are_lost("hanging", &faults, &["recovery.step_timeout=2s"]);
+    // Longer than a disk takes for a rank's own files, shorter than half of the whole limit.
+    are_lost("hanging", &faults, &["recovery.step_timeout=6s"]);
 }
 
 #[test]
@@ -327,30 +328,41 @@ fn a_replacement_whom_mpirun_does_not_answer_starts_itself_again_and_takes_its_p
     while again.is_empty() && tries < TRIES_MAX {
         wait_for_step(&folder, 20 + 60 * tries, &mut running);
         kill(world_of(&folder).unwrap().member_at(1).unwrap().pid, Signal::Kill).unwrap();
-        let newcomer = stop_mpirun_while_one_starts(&folder, &mut running);
+        let (newcomer, has_begun_again) = stop_mpirun_while_one_starts(&folder, &mut running);
         tries += 1;
         wait_for_recoveries(&folder, tries as usize, &mut running);
+        // Where its leader's patience ended first, another one has the rank.
         let replaced = world_of(&folder).unwrap().member_at(1).unwrap().pid;
-        assert_eq!(replaced, newcomer, "the process that was stopped for has the rank");
-        let guards = |line: &str| line.contains(&format!(" guard {newcomer} "));
+        let guards = |line: &str| line.contains(&format!(" guard {replaced} "));
         let guardians = processes_of(&folder).into_iter().filter(|(_, line)| guards(line)).count();
         assert_eq!(guardians, 1, "one guardian, also after a second start");
-        let log = folder.join(format!("logs/attempt-1-pid-{newcomer}.log"));
-        let log = std::fs::read_to_string(log).unwrap();
-        again.extend(log.contains("started itself again").then_some(newcomer));
+        again.extend((has_begun_again && replaced == newcomer).then_some(newcomer));
     }
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(!again.is_empty(), "in {tries} tries mpirun answered before it was stopped");
+    let again = again.first().unwrap_or_else(|| panic!("in {tries} tries mpirun answered first"));
+    let log = folder.join(format!("logs/attempt-1-pid-{again}.log"));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("started itself again"), "{log}");
     let result = result_of(&folder);
-    assert_eq!((result.recoveries.len() as u64, result.restarts.len()), (tries, 0));
+    assert!(result.recoveries.len() as u64 >= tries, "{:?}", result.recoveries);
+    assert_eq!(result.restarts.len(), 0);
     assert_eq!(result.state_sha256, *calm_long());
     assert_audited(&folder);
     assert_nothing_runs(&folder);
 }
 
-/// Stops mpirun for longer than a replacement waits for it, as soon as there is one; gives its pid.
-fn stop_mpirun_while_one_starts(folder: &Path, running: &mut crate::support::Running) -> u32 {
+/// What a process finds set that has started itself again.
+const STARTED_AGAIN: &[u8] = b"KINTSUGI_STARTED_AGAIN=";
+
+/// Stops mpirun as soon as there is a replacement, until that has started itself again, or long
+/// enough; its pid, and whether it has.
+fn stop_mpirun_while_one_starts(
+    folder: &Path,
+    running: &mut crate::support::Running,
+) -> (u32, bool) {
+    // Ten looks of its own take a second, more on busy processors; its leader waits ten.
+    const STOPPED_MAX: Duration = Duration::from_secs(5);
     let mpirun = processes_of(folder).into_iter().find(|(_, line)| line.contains("prterun "));
     let (mpirun, _) = mpirun.expect("mpirun runs");
     let limit = Instant::now() + Duration::from_secs(10);
@@ -360,9 +372,17 @@ fn stop_mpirun_while_one_starts(folder: &Path, running: &mut crate::support::Run
         let starts = |(pid, line): &(u32, String)| line.contains(" --join") && !known.contains(pid);
         if let Some((newcomer, _)) = processes_of(folder).into_iter().find(starts) {
             kill(mpirun, Signal::Stop).expect("mpirun lives");
-            std::thread::sleep(Duration::from_millis(1600));
+            let has_begun_again = || {
+                let all = std::fs::read(format!("/proc/{newcomer}/environ")).unwrap_or_default();
+                all.split(|byte| *byte == 0).any(|word| word.starts_with(STARTED_AGAIN))
+            };
+            let until = Instant::now() + STOPPED_MAX;
+            while !has_begun_again() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let begun = has_begun_again();
             kill(mpirun, Signal::Continue).expect("mpirun lives");
-            return newcomer;
+            return (newcomer, begun);
         }
         assert!(!running.has_ended() && Instant::now() < limit, "nobody is started");
     }

@@ -39,7 +39,7 @@ step() {
 }
 forever() { trap '' TERM INT USR1 HUP; touch "$run/up-$attempt-$rank"; while :; do sleep 5; done; }
 case "$FAKE-$attempt" in
-  complete-*|crash_once-[2-9]*|hang_once-[2-9]*|lose_once-[2-9]*) step 5; result completed ;;
+  complete-*|crash_once-[2-9]*|hang_once-[2-9]*|lose_once-[2-9]*) result completed; step 5 ;;
   crash_once-1) step 3; sleep 0.3; kill -9 $$ ;;
   hang_once-1) step 3; forever ;;
   lose_once-1) result job_lost ;;
@@ -51,15 +51,15 @@ case "$FAKE-$attempt" in
     [ "$rank" = 0 ] && forever
     end="$run/logs/attempt-1-pid-$$.end"
     echo "rank that had not started MPI: 1" > "$end"
-    echo "status: signal 9 (SIGKILL)" >> "$end"
     echo "memory: probably out of memory" >> "$end"
+    echo "status: signal 9 (SIGKILL)" >> "$end"
     forever ;;
   deserted-1)
     step 3
     echo "status: signal 9 (SIGKILL)" > "$run/logs/attempt-1-pid-$$.end"
     # mpirun lives on, and no process of it is a rank.
     exec sleep 600 ;;
-  unmet-*|deserted-*) step 5; result completed ;;
+  unmet-*|deserted-*) result completed; step 5 ;;
   refuse-*) printf 'configuration\nthe data set has 3 classes\n' > "$run/failure.txt"; exit 2 ;;
   polite-*)
     trap 'result interrupted; exit 0' USR1
@@ -98,7 +98,7 @@ impl Lab {
             .args(["launch", "-n", "2", "--run-dir"])
             .arg(self.run())
             .arg(config)
-            .args(["-s", "recovery.time_limit=2s", "-s", "recovery.node_timeout=1s"])
+            .args(["-s", "recovery.time_limit=20s", "-s", "recovery.node_timeout=1s"])
             .args(more)
             .env("KINTSUGI_RANK_PROGRAM", self.folder.path().join("rank.sh"))
             .env("FAKE", fake)
@@ -256,7 +256,8 @@ fn a_crash_starts_another_attempt() {
 fn a_hang_starts_another_attempt() {
     let _turn = beside_its_like();
     let lab = Lab::new();
-    assert_eq!(lab.launch("hang_once", &[]).code(), Some(0), "{}", lab.text());
+    let launch = lab.launch("hang_once", &["-s", "recovery.time_limit=2s"]);
+    assert_eq!(launch.code(), Some(0), "{}", lab.text());
     assert_eq!(lab.result().attempt, 2);
     assert!(lab.text().contains("recovery.time_limit"), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);
@@ -427,7 +428,7 @@ fn a_frozen_launch_is_cut_off_and_replaced() {
     lab.wait_up(1);
     first.signal(Signal::Stop);
     // Its own patience is two seconds; then the frozen one is killed.
-    let second = lab.launch("complete", &[]);
+    let second = lab.launch("complete", &["-s", "recovery.time_limit=2s"]);
     assert_eq!(second.code(), Some(0), "{}", lab.text());
     assert_eq!(first.code(), None);
     // The cut-off attempt was the first, the cut itself the second.

@@ -63,7 +63,7 @@ fn a_stage_that_takes_too_long_is_ended_with_all_that_it_started() {
     let work = tempfile::tempdir().unwrap();
     // The longest stage, ended in its first runs.
     let mut prove = prove("memory", &out);
-    prove.args(["--seconds-max", "1.5"]).env("TMPDIR", work.path());
+    prove.args(["--seconds-max", "4"]).env("TMPDIR", work.path());
     let ended = run(&mut prove, LIMIT);
     assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.contains("NOT DONE: it took longer than "), "{}", ended.stdout);

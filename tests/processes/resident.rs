@@ -71,7 +71,8 @@ fn killed_at_random_moments(name: &str, seed: u64, kills: u64) {
     let supervisor = running.pid();
     let mut moments = Stream::new(&[seed, 77]);
     for number in 0..kills {
-        let share = 280.0 / kills as f64;
+        // Ninety steps are left after the last.
+        let share = 220.0 / kills as f64;
         let step = (share * (number as f64 + 0.2 + 0.7 * moments.unit())) as u64;
         wait_for_step(&folder, step.max(2), &mut running);
         std::thread::sleep(Duration::from_micros((20_000.0 * moments.unit()) as u64));
@@ -127,10 +128,18 @@ fn a_start_that_is_refused_leaves_no_slots() {
 }
 
 /// All ranks die one after another, and one of them has started a replacement: it has nobody to
-/// wait for, and the next attempt does not wait for it.
+/// wait for, and the next attempt does not wait for it. One that has become a member by then
+/// repairs the world alone: that blow came too late.
 #[test]
 fn a_replacement_whose_world_has_died_ends_at_once() {
+    const TRIES_MAX: usize = 5;
     let _turn = alone();
+    let restarts = (0..TRIES_MAX).map(|_| restarts_after_its_world_has_died());
+    let counts: Vec<usize> = restarts.take_while(|count| *count != 1).collect();
+    assert!(counts.len() < TRIES_MAX, "restarts where one was expected: {counts:?}");
+}
+
+fn restarts_after_its_world_has_died() -> usize {
     let folder = run_dir("resident-orphans");
     let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 20, &mut running);
@@ -148,7 +157,6 @@ fn a_replacement_whose_world_has_died_ends_at_once() {
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let result = result_of(&folder);
-    assert_eq!(result.restarts.len(), 1, "{}", ended.stderr);
     assert_eq!(result.state_sha256, calm().state_sha256);
     let ends = std::fs::read_dir(folder.join("logs")).unwrap().flatten();
     let ends = ends.filter(|entry| entry.path().extension().is_some_and(|end| end == "end"));
@@ -157,6 +165,7 @@ fn a_replacement_whose_world_has_died_ends_at_once() {
     assert_eq!(waited, [""; 0], "it waited until its guardian ended it");
     assert_audited(&folder);
     assert_nothing_runs(&folder);
+    result.restarts.len()
 }
 
 /// For `make soak`: twenty moments, four a run.
@@ -240,8 +249,8 @@ fn a_damaged_slot_is_refused_by_name_and_the_others_are_believed() {
 #[test]
 fn when_all_slots_are_damaged_the_checkpoint_is_taken() {
     let _turn = alone();
-    // Steps of 50 ms and more: time for a disk that is slow to take the first checkpoint.
-    let slow = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=21}]"#;
+    // Slow until the kill: time for a disk that is slow to take the first checkpoint.
+    let slow = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=21, pause="200ms"}]"#;
     let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=20steps", slow];
     let folder = killed_with_its_supervisor("resident-all-bad", &overrides);
     for found in slots_of(&folder) {
@@ -358,7 +367,9 @@ fn stopped_in_step(folder: &Path, victim: &Member) -> Found {
 fn a_newcomer_whose_mapped_state_is_wrong_leaves_and_the_next_one_gets_the_survivors() {
     let _turn = alone();
     let folder = run_dir("resident-evicted");
-    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    // Its guardian is not to end what this test has stopped.
+    let keys = [LONG[0], LONG[1], LONG[2], "recovery.step_timeout=off"];
+    let mut running = start(&mut launch(&folder, &keys), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 60, &mut running);
     let world = World::decode(&std::fs::read(folder.join("world.json")).unwrap()).unwrap();
     let victim = &world.members[1];

@@ -278,7 +278,9 @@ fn copies_that_are_damaged_or_removed_and_sources_that_vanish_change_no_bit() {
         std::fs::rename(share.set().join("train"), &away).unwrap();
     });
     std::fs::rename(&away, share.set().join("train")).unwrap();
-    assert!(!said.contains("warning"), "what is staged needs no shared storage: {said}");
+    // A rank may be slow beside others for reasons of its own.
+    let warned = said.lines().filter(|l| l.contains("warning") && !l.contains(" is slow: "));
+    assert_eq!(warned.count(), 0, "what is staged needs no shared storage: {said}");
     assert_eq!((result.data.opens, result.bad_images.train), (Share::FILES, 0));
 }
 
@@ -389,7 +391,7 @@ fn copy_workers_that_are_killed_are_missed_by_nobody_and_when_all_are_gone_the_r
     let few = "train.steps=120";
     let calm = share.end_long("calm", share.start_long("calm", &[few]), None).1.state_sha256;
     let slow = "data.throttle={rate=\"50kB/s\", latency=\"1ms\"}";
-    let keys = ["staging.mode=during", "staging.processes=true", slow, few];
+    let keys = ["staging.mode=during", "staging.processes=true", "staging.rate=10kB/s", slow, few];
     let porters = |dir: &Path| -> Vec<u32> {
         let all = processes_of(dir).into_iter();
         all.filter(|(_, line)| line.contains(" copy ")).map(|(pid, _)| pid).collect()

@@ -71,13 +71,16 @@ pub struct Running {
     folder: tempfile::TempDir,
 }
 
+/// A slow machine is no hang: what hangs does so for longer, too.
+const LIMIT_MIN: Duration = Duration::from_secs(400);
+
 /// Starts a command; `limit` is its time limit.
 pub fn start(command: &mut Command, limit: Duration) -> Running {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| std::fs::File::create(folder.path().join(name)).expect("a file");
     command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
     let child = command.spawn().expect("the program starts");
-    Running { child, begun: Instant::now(), limit, folder }
+    Running { child, begun: Instant::now(), limit: limit.max(LIMIT_MIN), folder }
 }
 
 impl Running {

@@ -267,7 +267,8 @@ impl Geometry {
     }
 }
 
-/// Attributes: the scratchpad is ours, ReLU may follow.
+/// Attributes: the scratchpad is ours, products are as exact as their type whatever the environment
+/// says (`ONEDNN_DEFAULT_FPMATH_MODE`), ReLU may follow.
 struct Attributes {
     raw: *mut sys::attr,
     post_ops: *mut sys::post_ops,
@@ -282,6 +283,10 @@ impl Attributes {
             check(
                 "attr_scratchpad",
                 sys::dnnl_primitive_attr_set_scratchpad_mode(this.raw, sys::SCRATCHPAD_USER),
+            )?;
+            check(
+                "attr_fpmath_mode",
+                sys::dnnl_primitive_attr_set_fpmath_mode(this.raw, sys::FPMATH_STRICT),
             )?;
             if activation == Activation::Relu {
                 check("post_ops_create", sys::dnnl_post_ops_create(&mut this.post_ops))?;

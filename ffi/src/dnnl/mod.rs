@@ -35,8 +35,12 @@ pub fn isa() -> String {
 /// Size of the OpenMP team of the calling thread (GNU OpenMP keeps it per host thread).
 pub fn set_threads(n: usize) {
     let threads = i32::try_from(n.clamp(1, 4096)).unwrap_or(1);
-    // SAFETY: sets a thread-local of libgomp.
-    unsafe { sys::omp_set_num_threads(threads) };
+    // SAFETY: they set thread-locals of libgomp.
+    unsafe {
+        // Whatever the environment says: a smaller team has other bits.
+        sys::omp_set_dynamic(0);
+        sys::omp_set_num_threads(threads);
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub const IN_ORDER: c_uint = 1;
 pub const BF16: c_int = 2;
 pub const F32: c_int = 3;
 pub const SCRATCHPAD_USER: c_int = 1;
+/// Products take their factors as they are.
+pub const FPMATH_STRICT: c_int = 0;
 
 pub const FORWARD_TRAINING: c_int = 64;
 pub const FORWARD_INFERENCE: c_int = 96;
@@ -80,6 +82,7 @@ pub const QUERY_INNER_IDXS: c_int = 265;
 
 unsafe extern "C" {
     pub fn omp_set_num_threads(threads: c_int);
+    pub fn omp_set_dynamic(on: c_int);
 
     pub fn dnnl_version() -> *const version_t;
     pub fn dnnl_get_effective_cpu_isa() -> c_int;
@@ -129,6 +132,11 @@ unsafe extern "C" {
     pub fn dnnl_primitive_attr_create(out: *mut *mut attr) -> status;
     pub fn dnnl_primitive_attr_destroy(attr: *mut attr) -> status;
     pub fn dnnl_primitive_attr_set_scratchpad_mode(attr: *mut attr, mode: c_int) -> status;
+    pub fn dnnl_primitive_attr_set_fpmath_mode(attr: *mut attr, mode: c_int) -> status;
+    #[cfg(test)]
+    pub fn dnnl_primitive_attr_get_fpmath_mode(attr: *const attr, mode: *mut c_int) -> status;
+    #[cfg(test)]
+    pub fn dnnl_set_default_fpmath_mode(mode: c_int) -> status;
     pub fn dnnl_primitive_attr_set_post_ops(attr: *mut attr, ops: *const post_ops) -> status;
     pub fn dnnl_post_ops_create(out: *mut *mut post_ops) -> status;
     pub fn dnnl_post_ops_destroy(ops: *mut post_ops) -> status;

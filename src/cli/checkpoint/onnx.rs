@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::{Config, Shown, parse};
+use crate::config::{Config, Model, Shown, parse};
 use crate::data::Normalization;
 use crate::model::onnx::export::{IMAGE, Trained, export};
 use crate::model::{catalogue, layout};
@@ -13,15 +13,11 @@ use crate::train::checkpoint::weights::{self, Weights};
 /// The bytes of the file, for a checkpoint that was read from `path` below the folder `root`.
 pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, String> {
     let config = configuration(root)?;
-    let (name, width) = match &config {
-        Some(config) => {
-            let mut model = config.model.clone();
-            model.name.clone_from(&snapshot.model_name);
-            (model.found_name(), model.width)
-        }
-        None => (snapshot.model_name.clone(), 1.0),
-    };
-    let graph = catalogue::build(&name, snapshot.input, snapshot.classes.len(), width)
+    let mut model = config.as_ref().map_or_else(Model::default, |config| config.model.clone());
+    if model.name != snapshot.model_name {
+        (model.name, model.text) = (snapshot.model_name.clone(), None);
+    }
+    let graph = catalogue::of(&model, snapshot.input, snapshot.classes.len())
         .map_err(|error| error.to_string())?;
     let layout = layout::of(&graph);
     let Weights { parameters, statistics, .. } =

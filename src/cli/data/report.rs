@@ -176,7 +176,9 @@ pub fn look(set: &DataSet, split: Split, longest: Option<Duration>) -> Result<Lo
 
 fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
     match error {
-        DataError::Sample { name, reason } => BadFile { name, reason },
+        DataError::Sample { name, reason } | DataError::Lost { name, reason } => {
+            BadFile { name, reason }
+        }
         DataError::Set(reason) | DataError::Store(reason) | DataError::Place(reason) => {
             BadFile { name: source.name(id), reason }
         }

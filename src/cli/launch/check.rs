@@ -24,10 +24,10 @@ use crate::observe::console;
 use crate::observe::ledger;
 use crate::run_folder;
 use crate::train::TrainError;
-use crate::train::checkpoint::weights;
 use crate::train::plan::steps_total;
 use crate::train::record::began_with;
 use crate::train::start::feasible::{self, Model};
+use crate::train::start::fixed::fix;
 use crate::train::start::sets::{self, Sets};
 use crate::train::start::state;
 
@@ -77,8 +77,7 @@ pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> Ex
 fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, Refused> {
     let Begun { mut job, limits, folder, .. } = begun;
     beginning::check_machine(&job)?;
-    let name = |model: &mut _| weights::name(model).map_err(|error| error.to_string());
-    let there = claim::look(&mut job, (owners, past), &name)?;
+    let there = claim::look(&mut job, (owners, past), &fix)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));
     if matches!(there, Found::Completed(_)) {
         return Ok(vec![run]);

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::config::BadImage;
-use crate::data::set::DataSet;
+use crate::data::set::{DataSet, Fetched};
 use crate::data::source::Wanted;
 use crate::data::view::prepare::{Bench, Recipe, View};
 use crate::data::{Cut, DataError};
@@ -27,6 +27,17 @@ struct Bad {
     seen: HashSet<u64>,
     /// Names not yet handed to `skipped`.
     names: Vec<String>,
+    /// Of samples whose files were written since the set was listed.
+    rewritten: HashSet<u64>,
+}
+
+/// What became of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Became {
+    /// `None`: it is bad and skipped.
+    pub(super) label: Option<u32>,
+    /// Beside what the set was listed with; a sample that is lost is not as it was.
+    pub(super) fetched: Fetched,
 }
 
 /// A lock whose holder panicked still guards plain data that is whole.
@@ -39,23 +50,43 @@ impl Decoder {
         Self { set, recipe, bad_image, bad: Mutex::default() }
     }
 
-    /// Writes one sample's values and says its label; nothing where it is bad and skipped.
+    /// Writes one sample's values; nothing where it is bad and skipped.
     pub(super) fn fill(
         &self,
         bench: &mut Bench,
         id: u64,
         view: View,
         values: &mut [f32],
-    ) -> Result<Option<u32>, DataError> {
+    ) -> Result<Became, DataError> {
         let done = self.guarded(id, || {
-            let cut = self.read_part(bench, id, view)?;
+            let (cut, fetched) = self.read_part(bench, id, view)?;
             let filled = self.recipe.fill(bench, &cut, view, values);
             bench.scratch.reuse(cut.image.pixels);
-            filled.map_err(|reason| self.sample_error(id, reason))
+            filled.map(|()| fetched).map_err(|reason| self.sample_error(id, reason))
         });
         match done {
-            Ok(()) => Ok(Some(self.set.source.label(id))),
-            Err(error) => self.judge(id, error).map(|()| None),
+            Ok(fetched) => {
+                if fetched == Fetched::Otherwise {
+                    self.name_rewritten(id);
+                }
+                Ok(Became { label: Some(self.set.source.label(id)), fetched })
+            }
+            Err(error) => {
+                let fetched = match error {
+                    DataError::Lost { .. } => Fetched::Otherwise,
+                    _ => Fetched::AsListed,
+                };
+                self.judge(id, error).map(|()| Became { label: None, fetched })
+            }
+        }
+    }
+
+    /// Once, and of so many.
+    fn name_rewritten(&self, id: u64) {
+        let mut bad = hold(&self.bad);
+        if bad.rewritten.len() < NAMED_MAX && bad.rewritten.insert(id) {
+            let name = self.set.source.name(id);
+            tracing::warn!("{name} has another length than when the set was listed");
         }
     }
 
@@ -66,7 +97,7 @@ impl Decoder {
         id: u64,
     ) -> Result<Option<Box<[u8]>>, DataError> {
         let done = self.guarded(id, || {
-            let cut = self.read_part(bench, id, View::Centre)?;
+            let (cut, _) = self.read_part(bench, id, View::Centre)?;
             let pixels = self.recipe.thumbnail(bench, &cut);
             bench.scratch.reuse(cut.image.pixels);
             pixels.map_err(|reason| self.sample_error(id, reason))
@@ -78,12 +109,17 @@ impl Decoder {
     }
 
     /// What a view shows of a sample, or more.
-    fn read_part(&self, bench: &mut Bench, id: u64, view: View) -> Result<Cut, DataError> {
+    fn read_part(
+        &self,
+        bench: &mut Bench,
+        id: u64,
+        view: View,
+    ) -> Result<(Cut, Fetched), DataError> {
         let area = |size| self.recipe.area(view, size);
         let wanted = Wanted { area: &area, scratch: &mut bench.scratch };
-        let cut = self.set.read_part(id, &mut bench.bytes, wanted);
+        let read = self.set.read_part(id, &mut bench.bytes, wanted);
         bench.trim();
-        cut
+        read
     }
 
     fn sample_error(&self, id: u64, reason: String) -> DataError {

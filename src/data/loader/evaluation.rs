@@ -62,7 +62,7 @@ impl Evaluation {
             let values = &mut batch.images[start..start + each];
             let label = match self.kept.get(id as usize) {
                 Some(place) => self.fill_kept(&mut bench, place, id, values)?,
-                None => self.decoder.fill(&mut bench, id, View::Centre, values)?,
+                None => self.decoder.fill(&mut bench, id, View::Centre, values)?.label,
             };
             match label {
                 Some(label) => batch.labels.push(label),

@@ -13,6 +13,7 @@ use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 
 use super::sampler::{Order, mix};
+use super::set::Fetched;
 use super::tiers::supply::Supply;
 use super::view::mixing::Mixing;
 use super::view::prepare::{Bench, Recipe, View};
@@ -343,7 +344,9 @@ impl Shared {
             filled.mix = filled.mix.wrapping_add(mix(epoch, sample));
             let start = filled.labels.len() * each;
             let values = &mut values[start..start + each];
-            match self.decoder.fill(bench, sample, view, values)? {
+            let became = self.decoder.fill(bench, sample, view, values)?;
+            filled.altered += u64::from(became.fetched == Fetched::Otherwise);
+            match became.label {
                 Some(label) => filled.labels.push(label),
                 None => filled.skipped += 1,
             }

@@ -40,6 +40,7 @@ pub(super) struct Filled {
     pub(super) labels: Vec<u32>,
     pub(super) count: u64,
     pub(super) skipped: u64,
+    pub(super) altered: u64,
     pub(super) mix: u64,
 }
 
@@ -123,6 +124,7 @@ impl Slot {
             batch.labels.extend_from_slice(&part.labels);
             batch.count += part.count;
             batch.skipped += part.skipped;
+            batch.altered += part.altered;
             batch.mix = batch.mix.wrapping_add(part.mix);
         }
         images.truncate(end);

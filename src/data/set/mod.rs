@@ -9,7 +9,7 @@ use crate::config::seed;
 use crate::observe::refusal::Meaning;
 
 use super::source::{Source, Wanted};
-use super::store::{Extent, Location, Sight, Store};
+use super::store::{Extent, FetchError, Location, Sight, Store};
 use super::{Cut, DataError, Image};
 
 pub mod open;
@@ -38,6 +38,15 @@ fn listed(set: &dyn Source) -> Listed {
     Listed { hash: seed::key(&[set.fingerprint(), samples, classes.digest()]), samples }
 }
 
+/// What the bytes of a sample are beside what its set was listed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fetched {
+    /// As many.
+    AsListed,
+    /// More or fewer: its file was written since.
+    Otherwise,
+}
+
 /// Other samples that are asked for, to know whether one file is missing or its storage.
 const NEIGHBOURS_MAX: usize = 4;
 /// How often a sample that seems to be lost is asked for once more.
@@ -47,7 +56,8 @@ const NEIGHBOURS_REACH: u64 = 16;
 
 impl DataSet {
     /// The picture of one sample. `bytes` is the caller's buffer, to be used again: afterwards it
-    /// holds anything. Storage that does not answer is [`DataError::Store`], whatever else fails is
+    /// holds anything. Storage that does not answer is [`DataError::Store`]; a sample that is gone,
+    /// or cannot be read any more, is [`DataError::Lost`]; whatever else fails is
     /// [`DataError::Sample`].
     pub fn read(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Image, DataError> {
         self.fetch(id, bytes)?;
@@ -60,10 +70,11 @@ impl DataSet {
         id: u64,
         bytes: &mut Vec<u8>,
         wanted: Wanted<'_>,
-    ) -> Result<Cut, DataError> {
-        self.fetch(id, bytes)?;
+    ) -> Result<(Cut, Fetched), DataError> {
+        let fetched = self.fetch(id, bytes)?;
         let decoded = self.source.decode_part(id, bytes, wanted);
-        decoded.map_err(|reason| self.sample_error(id, reason))
+        let cut = decoded.map_err(|reason| self.sample_error(id, reason))?;
+        Ok((cut, fetched))
     }
 
     fn sample_error(&self, id: u64, reason: String) -> DataError {
@@ -72,23 +83,37 @@ impl DataSet {
 
     /// The sample's bytes; none where it has no location. One is lost only where the storage around
     /// it answers before and after it was asked for once more.
-    fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+    fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
         bytes.clear();
-        let Some(location) = self.source.location(id) else { return Ok(()) };
-        let Err(mut error) = self.store.fetch(&location, bytes) else { return Ok(()) };
+        let Some(location) = self.source.location(id) else { return Ok(Fetched::AsListed) };
+        self.bring(id, &location, bytes)?;
+        Ok(match location.extent {
+            Extent::Whole { listed } if listed != bytes.len() as u64 => Fetched::Otherwise,
+            _ => Fetched::AsListed,
+        })
+    }
+
+    fn bring(
+        &self,
+        id: u64,
+        location: &Location<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), DataError> {
+        let Err(mut error) = self.store.fetch(location, bytes) else { return Ok(()) };
         for _ in 0..TRIES_MAX {
-            if !self.is_lost(id, &location, error.meaning, bytes) {
+            if !self.is_lost(id, location, error.meaning, bytes) {
                 return Err(DataError::Store(format!("{}: {error}", self.source.name(id))));
             }
-            match self.store.fetch(&location, bytes) {
+            match self.store.fetch(location, bytes) {
                 Ok(()) => return Ok(()),
                 Err(again) => error = again,
             }
         }
-        match self.is_lost(id, &location, error.meaning, bytes) {
-            true => Err(self.sample_error(id, error.reason)),
-            false => Err(DataError::Store(format!("{}: {error}", self.source.name(id)))),
-        }
+        Err(match (self.is_lost(id, location, error.meaning, bytes), was_so(location, &error)) {
+            (true, true) => self.sample_error(id, error.reason),
+            (true, false) => DataError::Lost { name: self.source.name(id), reason: error.reason },
+            (false, _) => DataError::Store(format!("{}: {error}", self.source.name(id))),
+        })
     }
 
     /// Whether it is one sample that fails, and provably not the storage.
@@ -135,5 +160,15 @@ impl DataSet {
             Extent::Whole { .. } => other.file.parent() == location.file.parent(),
             Extent::Range { .. } => other.file == location.file,
         })
+    }
+}
+
+/// Whether a sample that cannot be had could not be had when its set was listed: a link that led
+/// nowhere, and a file larger than any that is read.
+fn was_so(location: &Location<'_>, error: &FetchError) -> bool {
+    match location.extent {
+        Extent::Whole { listed: 0 } => error.meaning == Meaning::Absent,
+        Extent::Whole { .. } => error.meaning == Meaning::Damaged,
+        Extent::Range { .. } => false,
     }
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -54,6 +55,8 @@ pub struct Cache {
     /// Locked by all who use the folder.
     held: File,
     used: Mutex<Used>,
+    /// Files that this process has begun to write.
+    parts: AtomicU64,
 }
 
 /// As its file says it.
@@ -81,7 +84,8 @@ impl Cache {
         private::enter_folder(root)?;
         let (held, counts) = counts(&root.join(COUNTS))?;
         let (root, used) = (root.to_owned(), Mutex::default());
-        let cache = Self { root, budget_bytes, policy, counts, held, used };
+        let parts = AtomicU64::new(0);
+        let cache = Self { root, budget_bytes, policy, counts, held, used, parts };
         cache.take_stock()?;
         Ok(cache)
     }
@@ -153,7 +157,9 @@ impl Cache {
         if cost(length) > self.budget_bytes || !self.make_room(cost(length)) {
             return;
         }
-        let part = self.root.join(format!("{key}.{}.{PART}", std::process::id()));
+        // Threads of this rank may offer one sample at a time.
+        let number = self.parts.fetch_add(1, Ordering::Relaxed);
+        let part = self.root.join(format!("{key}.{}.{number}.{PART}", std::process::id()));
         let written = self.write(&part, bytes).and_then(|()| match path.exists() {
             // Another thread or rank was faster.
             true => Err(io::ErrorKind::AlreadyExists.into()),

@@ -14,7 +14,7 @@ use crate::launch::start::beginning::{self, Wish};
 use crate::launch::start::claim::there_is_data;
 use crate::launch::start::opening;
 use crate::model::spec::ModelError;
-use crate::train::checkpoint::weights;
+use crate::train::start::fixed::fix;
 
 /// A run that would be started.
 #[derive(Debug)]
@@ -93,8 +93,7 @@ fn look(config: &Path, run: &PlannedRun, folder: PathBuf) -> Result<Accepted, La
         there_is_data(&loaded)?;
         let refused = |reason: String| LaunchError::Refused { reason };
         no_model(&loaded).map_or(Ok(()), |reason| Err(refused(reason)))?;
-        weights::name(&mut begun.job.config.model)
-            .map_err(|error| refused(format!("model.init: {error}")))?;
+        fix(&mut begun.job.config.model).map_err(refused)?;
     }
     Ok(Accepted { config: loaded, remarks })
 }

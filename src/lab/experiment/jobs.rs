@@ -88,8 +88,8 @@ pub fn in_order(
     std::thread::scope(|scope| {
         let threads = shares.iter().map(|share| scope.spawn(move || ends_all(share)));
         let threads: Vec<_> = threads.collect();
-        let ended = threads.into_iter().map(ScopedJoinHandle::join);
-        ended.map(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        let mut ended = threads.into_iter().map(ScopedJoinHandle::join);
+        ended.try_for_each(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 

@@ -16,7 +16,14 @@ const HOLDER_BYTES_MAX: u64 = 256;
 /// The folder, for as long as this lives.
 #[derive(Debug)]
 pub struct Place {
-    _held: File,
+    held: File,
+}
+
+impl Drop for Place {
+    /// A child that is just being started holds a copy of the file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = self.held.unlock();
+    }
 }
 
 impl Place {
@@ -42,7 +49,7 @@ impl Place {
         file.set_len(0)?;
         file.rewind()?;
         writeln!(file, "process {} on {}", std::process::id(), os::hostname())?;
-        Ok(Ok(Self { _held: file }))
+        Ok(Ok(Self { held: file }))
     }
 }
 

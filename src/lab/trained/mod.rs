@@ -90,8 +90,7 @@ impl Trained {
         let place = weights::locate(path)?;
         let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
         let config = configuration(&place, set, &snapshot)?;
-        let (name, classes) = (config.model.found_name(), snapshot.classes.len());
-        let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
+        let graph = catalogue::of(&config.model, snapshot.input, snapshot.classes.len())
             .map_err(|error| TrainedError::Usage(error.to_string()))?;
         let layout = layout::of(&graph);
         let weights = weights::weights_for(path, &snapshot, &layout)?;

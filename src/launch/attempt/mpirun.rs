@@ -169,9 +169,11 @@ pub fn environment(plan: &Plan) -> Environment {
         set.push(pair("OMP_WAIT_POLICY", "passive".into()));
         set.push(pair("GOMP_SPINCOUNT", "0".into()));
     }
-    // Every rank would pin its threads to the same first cores.
-    let mut unset =
-        ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
+    // Every rank would pin its threads to the same first cores; and a team that is smaller than
+    // asked has other bits.
+    let mut unset = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_THREAD_LIMIT"]
+        .map(str::to_owned)
+        .to_vec();
     unset.extend(plan.stray.iter().cloned());
     if let Some(placement) = &plan.placement {
         set.push(pair(variables::NODES, placement.hosts.len().to_string()));

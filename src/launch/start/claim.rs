@@ -31,18 +31,18 @@ pub enum Claimed {
     Ours(RunLock, Before),
 }
 
-/// Takes the run's folder for this launch. `name_weights` names those that a run begins with;
-/// `say` tells what is waited for.
+/// Takes the run's folder for this launch. `fix` names the model and the weights that a run begins
+/// with; `say` tells what is waited for.
 ///
 /// # Errors
 /// The folder is somebody else's, another configuration's, or cannot be written.
 pub fn claim(
     job: &mut Job,
     (owners, past): (Owners, Past),
-    name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
+    fix: &dyn Fn(&mut Model) -> Result<(), String>,
     mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
-    if let Found::Completed(result) = look(job, (owners, past), name_weights)? {
+    if let Found::Completed(result) = look(job, (owners, past), fix)? {
         return Ok(Claimed::Completed(result));
     }
     let Job { config, run, .. } = job;
@@ -84,7 +84,7 @@ pub fn claim(
 pub fn look(
     job: &mut Job,
     (owners, past): (Owners, Past),
-    name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
+    fix: &dyn Fn(&mut Model) -> Result<(), String>,
 ) -> Result<Found, LaunchError> {
     let Job { config, run, nodes, .. } = job;
     run.refuse_planted()?;
@@ -93,8 +93,7 @@ pub fn look(
         false => run.inspect(config, owners)?,
     };
     if found == Found::Nothing {
-        let refused = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
-        name_weights(&mut config.model).map_err(refused)?;
+        fix(&mut config.model).map_err(|reason| LaunchError::Refused { reason })?;
         // What other nodes have, this one need not.
         if nodes.is_none() {
             there_is_data(config)?;

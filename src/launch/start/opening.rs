@@ -101,8 +101,7 @@ pub fn needs_of(config: &Config, ranks: u64) -> Option<Needs> {
 pub fn graph_of(config: &Config) -> Result<Graph, ModelError> {
     let channels = if config.data.format == DataFormat::Mnist { 1 } else { 3 };
     let side = config.data.image_size as usize;
-    let (name, image) = (config.model.found_name(), [channels, side, side]);
-    catalogue::build(&name, image, classes(config), config.model.width)
+    catalogue::of(&config.model, [channels, side, side], classes(config))
 }
 
 /// Good enough for an estimate: the data set itself is opened by the ranks.

@@ -10,6 +10,7 @@ use crate::config::{Config, ConfigError, ExchangeKind, Shown, Train, identity, p
 use crate::launch::changes::Changes;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
+use crate::model::catalogue;
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -91,7 +92,8 @@ impl RunDir {
     }
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
-    /// run fixed at its start (`train.owners`, `model.init_hash`) where nothing else was asked for.
+    /// run fixed at its start (`train.owners`, `model.text`, `model.init_hash`) where nothing else
+    /// was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let Some(old) = self.go_on_with(config, owners)? else {
             return match self.is_empty()? {
@@ -153,6 +155,19 @@ impl RunDir {
         };
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
+        }
+        if config.model.name == old.model.name
+            && config.model.text.is_none()
+            && catalogue::is_another_now(&old.model, &config.model)
+        {
+            let reason = format!(
+                "model.name = {}: the file is not the one that {} was begun with, whose text is \
+                 model.text in its config.toml: put it back, start anew with --fresh, or name \
+                 another --run-dir",
+                config.model.found_name().shown(),
+                self.path.shown()
+            );
+            return Err(LaunchError::Refused { reason });
         }
         config.model.go_on_from(&old.model);
         let mut asked = config.clone();

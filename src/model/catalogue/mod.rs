@@ -10,7 +10,7 @@ mod residual;
 
 use kintsugi_ffi::regular;
 
-use crate::config::{Shown, scales};
+use crate::config::{self, Shown, scales};
 
 use super::file::from_toml;
 use super::spec::{GraphBuilder, ModelError};
@@ -73,6 +73,48 @@ pub const MODELS: &[Entry] = &[
 /// A catalogue model, or a model file if `name` ends in `.toml`. `image` is channels, height and
 /// width; `width` multiplies the layer widths of mlp and cnn11.
 pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Graph, ModelError> {
+    built((name, None), image, classes, width)
+}
+
+/// The model of a configuration: of the text that its run has begun with, where there is one.
+pub fn of(model: &config::Model, image: Shape, classes: usize) -> Result<Graph, ModelError> {
+    built((&model.found_name(), model.text.as_deref()), image, classes, model.width)
+}
+
+/// A run that begins is of this model: should its file change, it goes on with no other.
+///
+/// # Errors
+/// It cannot be read.
+pub fn keep_text(model: &mut config::Model) -> Result<(), ModelError> {
+    if model.is_file() && model.text.is_none() {
+        model.text = Some(read_text(&model.found_name())?);
+    }
+    Ok(())
+}
+
+/// Whether the file of a model that a run has begun with is another one now: one whose keys or
+/// values differ. A file that is gone, or cannot be read, is none.
+pub fn is_another_now(begun: &config::Model, asked: &config::Model) -> bool {
+    let table = |text: &str| text.parse::<toml::Table>().ok();
+    let now = || read_text(&asked.found_name()).ok();
+    begun.text.as_deref().is_some_and(|begun| now().is_some_and(|now| table(&now) != table(begun)))
+}
+
+fn in_file(name: &str, reason: &str) -> ModelError {
+    ModelError::File(format!("{}: {reason}", name.shown()))
+}
+
+fn read_text(name: &str) -> Result<String, ModelError> {
+    let text = regular::read_text(name.as_ref(), FILE_BYTES_MAX);
+    text.map_err(|error| in_file(name, &error.to_string()))
+}
+
+fn built(
+    (name, text): (&str, Option<&str>),
+    image: Shape,
+    classes: usize,
+    width: f64,
+) -> Result<Graph, ModelError> {
     let unsuitable = |reason: String| ModelError::Unsuitable { model: name.into(), reason };
     if classes < 2 {
         return Err(unsuitable(format!("{classes} classes: at least 2 are needed")));
@@ -94,11 +136,9 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
     if !name.ends_with(".toml") {
         return Err(unknown(name));
     }
-    let in_file = |reason: String| ModelError::File(format!("{}: {reason}", name.shown()));
-    let text = regular::read_text(name.as_ref(), FILE_BYTES_MAX);
-    let text = text.map_err(|error| in_file(error.to_string()))?;
+    let text = text.map_or_else(|| read_text(name), |text| Ok(text.to_owned()))?;
     let mut graph = from_toml(&text, image, classes).map_err(|error| match error {
-        ModelError::File(reason) => in_file(reason),
+        ModelError::File(reason) => in_file(name, &reason),
         other => other,
     })?;
     if let Some(stem) = std::path::Path::new(name).file_stem() {

@@ -14,8 +14,10 @@ const LOSS_SUM_MAX: f64 = (1u64 << 30) as f64;
 pub struct Totals {
     /// Samples, skipped ones included.
     pub count: u64,
-    /// Images that could not be decoded.
+    /// Images that could not be decoded, or be had.
     pub skipped: u64,
+    /// Samples that were not as they were when the set was listed.
+    pub altered: u64,
     /// Audit mix of (epoch, id).
     pub mix: u64,
     /// Loss in `LOSS_UNIT`s, two's complement.
@@ -30,12 +32,12 @@ pub struct Totals {
 
 impl Totals {
     /// Number of words in `words`.
-    pub const WORDS: usize = 7;
+    pub const WORDS: usize = 8;
 
     /// For the exchange.
     pub fn words(&self) -> [u64; Self::WORDS] {
-        let Self { count, skipped, mix, loss_units, errors, non_finite, alone } = *self;
-        [count, skipped, mix, loss_units, errors, non_finite, alone]
+        let Self { count, skipped, altered, mix, loss_units, errors, non_finite, alone } = *self;
+        [count, skipped, mix, loss_units, errors, non_finite, alone, altered]
     }
 
     /// The reverse of `words`.
@@ -48,6 +50,7 @@ impl Totals {
             errors: words[4],
             non_finite: words[5],
             alone: words[6],
+            altered: words[7],
         }
     }
 
@@ -74,6 +77,7 @@ impl Totals {
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.skipped += other.skipped;
+        self.altered += other.altered;
         self.mix = self.mix.wrapping_add(other.mix);
         self.loss_units = self.loss_units.wrapping_add(other.loss_units);
         self.errors += other.errors;

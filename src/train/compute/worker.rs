@@ -357,7 +357,7 @@ impl<E: Compute> Worker<E> {
         let batch = &samples.batch;
         board.begun.fetch_add(1, Ordering::Relaxed);
         totals.count = batch.count;
-        totals.skipped = batch.skipped;
+        (totals.skipped, totals.altered) = (batch.skipped, batch.altered);
         totals.mix = batch.mix;
         totals.alone = alone(batch.labels.len(), shared.accumulate);
         shared.sum.count(totals.computed(), totals.alone);

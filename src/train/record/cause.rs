@@ -23,7 +23,7 @@ const EVENTS_TAIL_BYTES: usize = 16 << 10;
 const LOG_TAIL_BYTES: usize = 64 << 10;
 
 /// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
-pub const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
+pub const WITNESS_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A rank's log below `RUN/logs`.
 pub fn log_name(attempt: u32, host: &str, pid: u32) -> String {

@@ -1,5 +1,6 @@
 //! What the console says where a run stops having the bits of a run without failures: other
-//! instructions round otherwise (ARCHITECTURE.md, "One set, one arithmetic").
+//! instructions, or another build of the program, round otherwise (ARCHITECTURE.md, "One set, one
+//! arithmetic").
 
 use crate::cluster::world::World;
 use crate::config::ExchangeKind;
@@ -37,17 +38,42 @@ fn other_arithmetic(before: Option<&str>, kinds: &[String], world: &World) -> Ki
         more => format!(" and {more} more"),
     };
     let all: Vec<String> = kinds.iter().cloned().chain([usual.to_owned()]).collect();
-    let reason = format!(
-        "{named}{more}, not with {usual} as {whose}; {}",
-        engine::cure(&arithmetic::distinct(&all))
-    );
+    let reason = format!("{named}{more}, not with {usual} as {whose}; {}", cure(&all));
     Kind::Inexact { reason }
+}
+
+/// What to do so that ranks that compute with these have equal bits.
+fn cure(all: &[String]) -> String {
+    let parts = all.iter().map(|kind| arithmetic::parts(kind));
+    let parts = parts.map(|(device, build)| (device.to_owned(), build.to_owned()));
+    let (devices, builds): (Vec<String>, Vec<String>) = parts.unzip();
+    let (devices, builds) = (arithmetic::distinct(&devices), arithmetic::distinct(&builds));
+    match (devices.len(), builds.len()) {
+        (_, ..2) => engine::cure(&devices),
+        (..2, _) => "for equal bits all ranks and all starts need one build of kintsugi".into(),
+        _ => format!("{}, and with one build of kintsugi", engine::cure(&devices)),
+    }
+}
+
+/// A step was committed of which so many samples were not those that the run's set was listed with:
+/// what a run without failures has read there is not known. What there is to say, once.
+pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
+    let was_exact = position.exact;
+    position.exact &= samples == 0;
+    let reason = format!(
+        "{samples} samples of step {} are gone, cannot be read or have another length than when \
+         the set was listed (logs/ names them); for equal bits leave the set as it is while a run \
+         goes on, and start this one anew with --fresh",
+        position.step
+    );
+    (was_exact && samples > 0).then_some(Kind::Inexact { reason })
 }
 
 /// An attempt goes on from here. `None` where there is nothing to say: it is exact, or of the
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {
-    let reason = "the state it goes on from has steps that were computed with other instructions";
+    let reason = "the state it goes on from has steps that other instructions, another build or \
+                  other samples computed";
     (!position.exact && exchange == ExchangeKind::Synchronous)
         .then(|| Kind::Inexact { reason: reason.into() })
 }
@@ -75,6 +101,29 @@ mod tests {
         assert!(newcomer.contains("so far") && newcomer.ends_with("ISA=AVX2"), "{newcomer}");
         let all = said(0, &[], &["avx2", "avx512_core", "avx2"]);
         assert!(all.contains("rank 1") && all.contains("avx2 as rank 0"), "{all}");
+    }
+
+    #[test]
+    fn samples_that_are_not_as_listed_end_exactness_once_and_for_all() {
+        let mut position = Position { step: 7, ..Position::start() };
+        assert_eq!(altered(&mut position, 0), None);
+        assert!(position.exact);
+        let Some(Kind::Inexact { reason }) = altered(&mut position, 2) else { panic!("silent") };
+        assert!(reason.starts_with("2 samples of step 7 "), "{reason}");
+        assert_eq!(altered(&mut position, 2), None);
+        assert_eq!(altered(&mut position, 0), None);
+        assert!(!position.exact);
+    }
+
+    #[test]
+    fn another_build_is_no_reason_to_ask_for_other_instructions() {
+        let kinds = |of: [(&str, u64); 2]| of.map(|(device, build)| arithmetic::of(device, build));
+        let rebuilt = cure(&kinds([("oneDNN 3.2.0 avx2", 1), ("oneDNN 3.2.0 avx2", 2)]));
+        assert!(rebuilt.contains("one build") && !rebuilt.contains("ISA"), "{rebuilt}");
+        let isa = cure(&kinds([("oneDNN 3.2.0 avx2", 1), ("oneDNN 3.2.0 avx512_core", 1)]));
+        assert!(isa.ends_with("ISA=AVX2"), "{isa}");
+        let both = cure(&kinds([("oneDNN 3.2.0 avx2", 1), ("oneDNN 3.2.0 avx512_core", 2)]));
+        assert!(both.contains("ISA=AVX2") && both.contains("one build"), "{both}");
     }
 
     #[test]

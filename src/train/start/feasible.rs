@@ -8,8 +8,10 @@ use crate::data::source::Source;
 use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Together, Work};
 use crate::model::{Graph, Layout, catalogue, layout};
+use crate::observe::build;
 use crate::train::TrainError;
 use crate::train::start::refusals;
+use crate::train::state::arithmetic;
 use crate::train::update::freeze;
 
 /// A run's model, as its training set makes it.
@@ -29,15 +31,14 @@ pub struct Model {
 pub fn model(config: &Config, train: &dyn Source, owners: u32) -> Result<Model, TrainError> {
     let size = config.data.image_size as usize;
     let input = [train.channels() as usize, size, size];
-    let (name, classes) = (config.model.found_name(), train.classes().len());
-    let graph = catalogue::build(&name, input, classes, config.model.width)
+    let graph = catalogue::of(&config.model, input, train.classes().len())
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let layout = layout::of(&graph);
     refusals::check(config, (&graph, &layout), (train.len(), owners))?;
     Order::of(config, train.len())?;
-    let arithmetic = engine::arithmetic(&config.device);
-    let arithmetic = arithmetic.map_err(|error| TrainError::Configuration(error.to_string()))?;
-    Ok(Model { graph, layout, arithmetic })
+    let device = engine::arithmetic(&config.device);
+    let device = device.map_err(|error| TrainError::Configuration(error.to_string()))?;
+    Ok(Model { graph, layout, arithmetic: arithmetic::of(&device, build::id()) })
 }
 
 /// Refuses what a rank's device has no room for, or a budget.

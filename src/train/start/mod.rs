@@ -22,6 +22,7 @@ pub mod surroundings;
 mod process;
 mod refusals;
 pub mod feasible;
+pub mod fixed;
 pub mod sets;
 pub mod materials;
 mod network;

@@ -23,11 +23,12 @@ use crate::train::state::rank::Moment;
 /// How long a supervisor that holds the run directory may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether this rank failed, as its place among all kinds of failure, and its sets.
-const WORDS: usize = 1 + SetIdentity::WORDS;
+/// Whether this rank failed, as its place among all kinds of failure; what decides the arithmetic;
+/// its sets.
+const WORDS: usize = 2 + SetIdentity::WORDS;
 
-/// Goes on where all ranks are prepared and have listed the same sets; else the reason of the
-/// first that is not, or how the sets differ, is kept for whoever started the run.
+/// Goes on where all ranks are prepared, for the same run, and have listed the same sets; else the
+/// reason of the first that is not, or how they differ, is kept for whoever started the run.
 ///
 /// # Errors
 /// That reason, on every rank; or a rank was lost.
@@ -43,17 +44,19 @@ pub(super) fn all_prepared(
     // Its place among all kinds; beyond them there is none.
     let mine = prepared.as_ref().map_or_else(|e| Failure::of(e) as usize, |_| Failure::ALL.len());
     let set = prepared.as_ref().map_or_else(|_| SetIdentity::default(), |p| p.plan.set);
-    let mut words = vec![mine as u64];
+    let mut words = vec![mine as u64, around.fingerprint];
     words.extend(set.to_words());
     let told = comm.all_gather_u64(&words)?;
     let told = || told.chunks_exact(WORDS);
     let met = told().find_map(|words| Failure::ALL.get(words[0] as usize).copied());
     let error = match (prepared, met) {
         (Ok(prepared), None) => {
-            let sets: Vec<_> = told().map(|words| SetIdentity::from_words(&words[1..])).collect();
-            match set::difference(&sets) {
-                None => return Ok(prepared),
-                Some(difference) => TrainError::Data(difference),
+            let sets: Vec<_> = told().map(|words| SetIdentity::from_words(&words[2..])).collect();
+            let other = told().position(|words| words[1] != around.fingerprint);
+            match (other, set::difference(&sets)) {
+                (None, None) => return Ok(prepared),
+                (None, Some(difference)) => TrainError::Data(difference),
+                (Some(other), _) => TrainError::Configuration(other_run(comm.rank(), other)),
             }
         }
         (Err(error), _) => error,
@@ -68,6 +71,14 @@ pub(super) fn all_prepared(
     // The launcher ends every rank once one has left with a code: the result comes first.
     let _ = comm.agree(0);
     Err(error)
+}
+
+/// Each rank of a plain mpirun reads the configuration itself.
+fn other_run(rank: usize, other: usize) -> String {
+    format!(
+        "rank {rank} and rank {other} were started with other keys, another model file or other \
+         weights (model.init): give all ranks the same configuration"
+    )
 }
 
 /// The steps of a run that goes on follow the order of the set that it began with.

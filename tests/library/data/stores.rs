@@ -82,9 +82,9 @@ fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
         let evaluation = Evaluation::new(set.clone(), &options(0, 0), 1 << 20).batch(0, 4);
         (Loader::new(set, order, options(0, 0)).take(0, 0), evaluation)
     };
-    let (batch, evaluation) = taken(FetchError::damaged("too short"), Some("set/b/0.jpg"));
+    let (batch, evaluation) = taken(FetchError::damaged("too long"), Some("set/b/0.jpg"));
     for batch in [batch.expect("skips"), evaluation.expect("skips")] {
-        assert_eq!((batch.count, batch.skipped), (4, 1));
+        assert_eq!((batch.count, batch.skipped, batch.altered), (4, 1, 0));
     }
     let (batch, evaluation) = taken(FetchError::not_now("no route"), None);
     for error in [batch.expect_err("ends"), evaluation.expect_err("ends")] {
@@ -92,9 +92,10 @@ fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
     }
     // Another file of its folder can be had: it is this one that cannot.
     let (batch, evaluation) = taken(FetchError::not_now("bad sector"), Some("set/b/0.jpg"));
-    for batch in [batch.expect("skips"), evaluation.expect("skips")] {
-        assert_eq!((batch.count, batch.skipped), (4, 1));
-    }
+    let batch = batch.expect("skips");
+    assert_eq!((batch.count, batch.skipped, batch.altered), (4, 1, 1), "it was there once");
+    let evaluation = evaluation.expect("skips");
+    assert_eq!((evaluation.count, evaluation.skipped), (4, 1));
 }
 
 #[test]
@@ -113,9 +114,9 @@ fn a_missing_file_is_a_bad_image_and_a_missing_folder_is_the_store() {
     };
     let first = names[0].clone();
     fs::remove_file(&first).expect("removed");
-    assert!(matches!(read(&first), Err(DataError::Sample { .. })), "one file");
+    assert!(matches!(read(&first), Err(DataError::Lost { .. })), "one file");
     fs::remove_file(root.path().join("c/only.jpg")).expect("removed");
-    assert!(matches!(read("c/only.jpg"), Err(DataError::Sample { .. })), "its folder is there");
+    assert!(matches!(read("c/only.jpg"), Err(DataError::Lost { .. })), "its folder is there");
     let class = Path::new(&first).parent().expect("a class folder");
     fs::rename(class, root.path().join("elsewhere")).expect("moved");
     match read(&first) {
@@ -145,7 +146,7 @@ fn neighbours_that_were_removed_are_bad_images_while_their_folder_holds_others()
         fs::remove_file(file(number)).expect("removed");
     }
     let read = |id| set.read(id, &mut Vec::new());
-    assert!(matches!(read(15), Err(DataError::Sample { .. })), "nobody beside it is there");
+    assert!(matches!(read(15), Err(DataError::Lost { .. })), "nobody beside it is there");
     assert!(read(3).is_ok() && read(27).is_ok());
     // They are there and none can be read: a disk that fails.
     for number in 5..25 {
@@ -211,7 +212,7 @@ fn a_set_of_links_into_a_share_that_is_away_is_not_a_set_of_bad_pictures() {
     let set = open(&folder(&root.path().join("set")), Split::Train, 1).expect("opens");
     let read = |id| set.read(id, &mut Vec::new());
     fs::remove_file(share.join("0.jpg")).expect("removed");
-    assert!(matches!(read(0), Err(DataError::Sample { .. })), "its folder holds others");
+    assert!(matches!(read(0), Err(DataError::Lost { .. })), "its folder holds others");
     assert!(read(1).is_ok());
     fs::rename(&share, root.path().join("away")).expect("moved");
     assert!(matches!(read(1), Err(DataError::Store(_))));

@@ -3,10 +3,7 @@
 //! agreement, and whoever meets an error revokes *before* it agrees, else its peers stay blocked
 //! in the broken collective. No wait is without a bound: an alarm ends a process that overstays.
 
-use std::io::Read;
 use std::time::{Duration, Instant};
-
-use xxhash_rust::xxh3::xxh3_64;
 
 use kintsugi_ffi::life::Mark;
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
@@ -17,6 +14,7 @@ use super::leader;
 use super::pool::revoke;
 use crate::cluster::comm::{CommError, SpawnError, SpawnRequest};
 use crate::config::Point;
+use crate::observe::build;
 
 /// Of the hello: build, pid and pid space, three little-endian words.
 const HELLO_TAG: u16 = 5;
@@ -118,24 +116,11 @@ fn meet(
 
 fn hello() -> [u8; HELLO_BYTES] {
     let mut body = [0; HELLO_BYTES];
-    let words = [build(), u64::from(std::process::id()), os::pid_space()];
+    let words = [build::id(), u64::from(std::process::id()), os::pid_space()];
     for (into, word) in body.chunks_exact_mut(8).zip(words) {
         into.copy_from_slice(&word.to_le_bytes());
     }
     body
-}
-
-/// Tells builds apart, also where the program's file was replaced since this process started: its
-/// length and its first page, which holds the linker's build id. 0 where it cannot be read.
-fn build() -> u64 {
-    const PAGE_BYTES: u64 = 4096;
-    let read = || -> std::io::Result<u64> {
-        let file = std::fs::File::open("/proc/self/exe")?;
-        let mut page = file.metadata()?.len().to_le_bytes().to_vec();
-        file.take(PAGE_BYTES).read_to_end(&mut page)?;
-        Ok(xxh3_64(&page))
-    };
-    read().unwrap_or(0)
 }
 
 /// Where a process has to be in a communicator that has just been merged.
@@ -341,7 +326,7 @@ fn program() -> Result<String, MpiError> {
 /// Waits for every hello; gives the pids on this machine, also of those heard before an error.
 fn hear(inter: &Comm, count: usize, limit: Duration) -> (Vec<u32>, Result<(), Born>) {
     let deadline = Instant::now() + limit;
-    let (mut pids, build, mut foreign) = (Vec::new(), build(), false);
+    let (mut pids, own, mut foreign) = (Vec::new(), build::id(), false);
     for index in 0..count {
         let mut body = [0; HELLO_BYTES];
         let left = deadline.saturating_duration_since(Instant::now());
@@ -350,7 +335,7 @@ fn hear(inter: &Comm, count: usize, limit: Duration) -> (Vec<u32>, Result<(), Bo
         }
         let words = [0, 8, 16]
             .map(|at| u64::from_le_bytes(body[at..at + 8].try_into().expect("eight bytes")));
-        foreign |= words[0] != build;
+        foreign |= words[0] != own;
         if words[2] == os::pid_space() {
             pids.extend(u32::try_from(words[1]).ok());
         }
