@@ -265,7 +265,8 @@ fn a_model_file_that_is_edited_changes_no_run_that_has_begun_and_its_next_start_
             format!("[[layer]]\nname = \"{name}\"\nkind = \"linear\"\nfeatures = {features}\n")
         };
         let (first, last) = (linear("one", "16"), linear("two", "\"classes\""));
-        format!("name = \"mine\"\n{first}{hidden}{last}")
+        let flat = "[[layer]]\nkind = \"flatten\"\n";
+        format!("name = \"mine\"\n{flat}{first}{hidden}{last}")
     };
     let (written, edited) = (layers("[[layer]]\nkind = \"relu\"\n"), layers(""));
     let model = format!("model.name={}", file.display());
