@@ -224,7 +224,10 @@ impl Supervisor<'_> {
         let ending = recorded.and_then(|()| self.watch(&mut attempt));
         let killed = ending.as_ref().ok().and_then(Ending::killed_for);
         let told = killed.map(|why| self.job.run.say_why_killed(self.record.attempt, why));
-        let (hurried, signals) = (ending.is_err() || told.is_some(), &mut self.signals);
+        // mpirun ends ranks in order: where none is left, nothing is waited for.
+        let is_deserted = matches!(ending, Ok(Ending::Deserted(_)));
+        let hurried = ending.is_err() || told.is_some() || is_deserted;
+        let signals = &mut self.signals;
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.record.follow();

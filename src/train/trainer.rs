@@ -206,11 +206,13 @@ impl Trainer {
         let (position, samples) = (&mut rank.state.position, rank.plan.samples_per_epoch);
         let epoch_before = position.cursor / samples;
         position.commit(line);
-        let altered = inexact::altered(position, sums.totals.altered);
+        position.contents.add(sums.totals.contents);
+        let mut otherwise = inexact::altered(position, sums.totals.altered);
         let ends_epoch = position.cursor / samples > epoch_before;
         let epoch_skipped = position.skipped_in_epoch;
         if ends_epoch {
             position.skipped_in_epoch = 0;
+            otherwise = inexact::at_epochs_end(position).or(otherwise);
         }
         let stands = if ends_epoch { InEpoch::Last } else { InEpoch::Within };
         let regrows = self.lasting.resizer.due_after(&rank.world, position.step, stands);
@@ -229,8 +231,8 @@ impl Trainer {
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
         }
-        if let Some(altered) = altered.filter(|_| rank.is_writer()) {
-            self.record.event(rank, altered);
+        if let Some(otherwise) = otherwise.filter(|_| rank.is_writer()) {
+            self.record.event(rank, otherwise);
         }
         let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
         let shared = &self.exchange.pool().shared;

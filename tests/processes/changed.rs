@@ -304,11 +304,17 @@ fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
     // What follows the end of a JPEG changes its length alone.
     let longer = || std::fs::write(&one, [&whole[..], b"more"].concat()).unwrap();
     let gone = || std::fs::remove_file(&one).unwrap();
-    for (name, change) in [("longer", &longer as &dyn Fn()), ("gone", &gone)] {
+    let no_picture = || std::fs::write(&one, vec![0; whole.len()]).unwrap();
+    for (name, change, why) in [
+        ("longer", &longer as &dyn Fn(), "1 samples of step "),
+        ("gone", &gone, "1 samples of step "),
+        ("other", &no_picture, "were others than those of the first"),
+    ] {
         let run = share.0.join(name);
         let keys = [STEPS, "data.bad_images_max=0.5"];
         let mut running = start(&mut share.command("launch", &run, &keys), LIMIT);
-        wait_for_step(&run, CHANGED_AT, &mut running);
+        // All were read once.
+        wait_for_step(&run, 2 * Share::FILES / 8, &mut running);
         change();
         let said = running.wait();
         let result = completed(name, &run, &said);
@@ -316,7 +322,7 @@ fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
         let lines = said.stderr.lines().filter(|line| line.contains("no longer exact"));
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{name}: {}", said.stderr);
-        assert!(lines[0].contains("1 samples of step "), "{}", lines[0]);
+        assert!(lines[0].contains(why), "{}", lines[0]);
         std::fs::write(&one, &whole).unwrap();
     }
 }

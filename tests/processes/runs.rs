@@ -289,6 +289,22 @@ fn plain_mpirun_works_and_warns_of_missing_flags() {
     assert!(events.iter().any(|event| matches!(event.kind, Kind::Evaluation { .. })));
 }
 
+/// As where each node has a configuration of its own.
+#[test]
+fn ranks_of_a_plain_mpirun_with_other_keys_do_not_begin() {
+    let _turn = alone();
+    let folder = run_dir("plain-others");
+    let mut command = plain_mpirun(&folder, &["-n", "1"]);
+    command.args([":", "-n", "1", env!("CARGO_BIN_EXE_kintsugi"), "train"]);
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
+    command.args(["-s", "optimizer.learning_rate=0.05"]);
+    let ended = run(&mut command, LIMIT);
+    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("were started with other keys"), "{}", ended.stderr);
+    assert!(!folder.join("ledger.jsonl").exists(), "a step was committed");
+    assert_nothing_runs(&folder);
+}
+
 #[test]
 fn a_world_of_one_trains_too() {
     let _turn = alone();

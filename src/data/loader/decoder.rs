@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::config::BadImage;
-use crate::data::set::{DataSet, Fetched};
+use crate::data::set::{DataSet, Fetched, Length};
 use crate::data::source::Wanted;
 use crate::data::view::prepare::{Bench, Recipe, View};
 use crate::data::{Cut, DataError};
@@ -36,7 +36,7 @@ struct Bad {
 pub(super) struct Became {
     /// `None`: it is bad and skipped.
     pub(super) label: Option<u32>,
-    /// Beside what the set was listed with; a sample that is lost is not as it was.
+    /// Its bytes; of one that is skipped none, and where it is lost another length.
     pub(super) fetched: Fetched,
 }
 
@@ -66,16 +66,17 @@ impl Decoder {
         });
         match done {
             Ok(fetched) => {
-                if fetched == Fetched::Otherwise {
+                if fetched.length == Length::Otherwise {
                     self.name_rewritten(id);
                 }
                 Ok(Became { label: Some(self.set.source.label(id)), fetched })
             }
             Err(error) => {
-                let fetched = match error {
-                    DataError::Lost { .. } => Fetched::Otherwise,
-                    _ => Fetched::AsListed,
+                let length = match error {
+                    DataError::Lost { .. } => Length::Otherwise,
+                    _ => Length::AsListed,
                 };
+                let fetched = Fetched { contents: 0, length };
                 self.judge(id, error).map(|()| Became { label: None, fetched })
             }
         }

@@ -13,7 +13,7 @@ use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 
 use super::sampler::{Order, mix};
-use super::set::Fetched;
+use super::set::Length;
 use super::tiers::supply::Supply;
 use super::view::mixing::Mixing;
 use super::view::prepare::{Bench, Recipe, View};
@@ -345,7 +345,8 @@ impl Shared {
             let start = filled.labels.len() * each;
             let values = &mut values[start..start + each];
             let became = self.decoder.fill(bench, sample, view, values)?;
-            filled.altered += u64::from(became.fetched == Fetched::Otherwise);
+            filled.altered += u64::from(became.fetched.length == Length::Otherwise);
+            filled.contents = filled.contents.wrapping_add(became.fetched.contents);
             match became.label {
                 Some(label) => filled.labels.push(label),
                 None => filled.skipped += 1,

@@ -41,6 +41,7 @@ pub(super) struct Filled {
     pub(super) count: u64,
     pub(super) skipped: u64,
     pub(super) altered: u64,
+    pub(super) contents: u64,
     pub(super) mix: u64,
 }
 
@@ -125,6 +126,7 @@ impl Slot {
             batch.count += part.count;
             batch.skipped += part.skipped;
             batch.altered += part.altered;
+            batch.contents = batch.contents.wrapping_add(part.contents);
             batch.mix = batch.mix.wrapping_add(part.mix);
         }
         images.truncate(end);

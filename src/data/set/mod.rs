@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::cluster::recovery::set::{Listed, SetIdentity};
 use crate::config::seed;
@@ -38,9 +38,18 @@ fn listed(set: &dyn Source) -> Listed {
     Listed { hash: seed::key(&[set.fingerprint(), samples, classes.digest()]), samples }
 }
 
-/// What the bytes of a sample are beside what its set was listed with.
+/// What a sample's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fetched {
+pub struct Fetched {
+    /// A hash of them and of the sample's number; 0 where it has none of its own.
+    pub contents: u64,
+    /// How many there are.
+    pub length: Length,
+}
+
+/// How many bytes a sample has beside what its set was listed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
     /// As many.
     AsListed,
     /// More or fewer: its file was written since.
@@ -85,12 +94,15 @@ impl DataSet {
     /// it answers before and after it was asked for once more.
     fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
         bytes.clear();
-        let Some(location) = self.source.location(id) else { return Ok(Fetched::AsListed) };
+        let Some(location) = self.source.location(id) else {
+            return Ok(Fetched { contents: 0, length: Length::AsListed });
+        };
         self.bring(id, &location, bytes)?;
-        Ok(match location.extent {
-            Extent::Whole { listed } if listed != bytes.len() as u64 => Fetched::Otherwise,
-            _ => Fetched::AsListed,
-        })
+        let length = match location.extent {
+            Extent::Whole { listed } if listed != bytes.len() as u64 => Length::Otherwise,
+            _ => Length::AsListed,
+        };
+        Ok(Fetched { contents: xxh3_64_with_seed(bytes, id), length })
     }
 
     fn bring(

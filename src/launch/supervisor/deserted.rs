@@ -1,5 +1,6 @@
 //! An attempt that nobody is left of. mpirun can go on without ranks: where they died while it
-//! started replacements, it still waits for those.
+//! started replacements, it still waits for those; and one of a dozen times it was seen not to end
+//! where eight ranks and more had left at once.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,11 @@ use super::record::Record;
 
 /// How often ranks are looked for, and how long there must be none: one that is in the middle of
 /// its start has no name for a moment.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The same once the attempt's result is written: nobody starts after it, and an mpirun that ends
+/// takes half a second.
+const PATIENCE_AFTER_RESULT: Duration = Duration::from_secs(1);
 
 /// Since when nobody has been seen.
 #[derive(Debug)]
@@ -45,6 +49,10 @@ impl Deserted {
             return None;
         };
         let since = *self.since.get_or_insert(now);
-        (now.duration_since(since) >= PATIENCE).then_some(first)
+        let patience = match record.job.run.result() {
+            Some(_) => PATIENCE_AFTER_RESULT,
+            None => PATIENCE,
+        };
+        (now.duration_since(since) >= patience).then_some(first)
     }
 }

@@ -9,6 +9,7 @@ use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 use crate::train::fixed_point::Grid;
 use crate::train::state::best::Improvement;
+use crate::train::state::contents::Contents;
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";
@@ -58,6 +59,9 @@ pub struct Manifest {
     /// The best evaluation so far; absent before the first, and where an earlier release wrote it.
     #[serde(default, skip_serializing_if = "Improvement::is_none")]
     pub improvement: Improvement,
+    /// What the samples of its epochs were; absent where an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Contents::is_none")]
+    pub contents: Contents,
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
@@ -113,6 +117,7 @@ impl Manifest {
             zero_updates: zero_updates(state),
             grid: state.grid.clone(),
             improvement: state.improvement,
+            contents: state.contents,
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),

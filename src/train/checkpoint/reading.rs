@@ -215,7 +215,7 @@ fn state_of(
     }
     state.arithmetic.clone_from(&manifest.arithmetic);
     state.grid.clone_from(&manifest.grid);
-    state.improvement = manifest.improvement;
+    (state.improvement, state.contents) = (manifest.improvement, manifest.contents);
     for line in &mut state.ledger_tail {
         line.zero_update = manifest.zero_updates.contains(&line.step);
     }

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::observe::ledger::Committed;
 use crate::train::fixed_point::Grid;
 use crate::train::state::best::Improvement;
+use crate::train::state::contents::Contents;
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"KNTSTATE";
@@ -60,6 +61,9 @@ pub struct TrainState {
     /// The best evaluation. Younger too.
     #[serde(skip)]
     pub improvement: Improvement,
+    /// What the samples of its epochs were. Younger too.
+    #[serde(skip)]
+    pub contents: Contents,
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap. Which of them changed no weight
@@ -181,6 +185,7 @@ mod tests {
             arithmetic: String::new(),
             grid: Grid::default(),
             improvement: Improvement::default(),
+            contents: Contents::default(),
             order: vec![10],
             ledger_tail: vec![Committed {
                 step: 1,

@@ -18,6 +18,8 @@ pub struct Totals {
     pub skipped: u64,
     /// Samples that were not as they were when the set was listed.
     pub altered: u64,
+    /// Wrapping sum over the contents of samples.
+    pub contents: u64,
     /// Audit mix of (epoch, id).
     pub mix: u64,
     /// Loss in `LOSS_UNIT`s, two's complement.
@@ -32,12 +34,13 @@ pub struct Totals {
 
 impl Totals {
     /// Number of words in `words`.
-    pub const WORDS: usize = 8;
+    pub const WORDS: usize = 9;
 
     /// For the exchange.
     pub fn words(&self) -> [u64; Self::WORDS] {
-        let Self { count, skipped, altered, mix, loss_units, errors, non_finite, alone } = *self;
-        [count, skipped, mix, loss_units, errors, non_finite, alone, altered]
+        let Self { count, skipped, altered, contents, mix, .. } = *self;
+        let Self { loss_units, errors, non_finite, alone, .. } = *self;
+        [count, skipped, mix, loss_units, errors, non_finite, alone, altered, contents]
     }
 
     /// The reverse of `words`.
@@ -51,6 +54,7 @@ impl Totals {
             non_finite: words[5],
             alone: words[6],
             altered: words[7],
+            contents: words[8],
         }
     }
 
@@ -78,6 +82,7 @@ impl Totals {
         self.count += other.count;
         self.skipped += other.skipped;
         self.altered += other.altered;
+        self.contents = self.contents.wrapping_add(other.contents);
         self.mix = self.mix.wrapping_add(other.mix);
         self.loss_units = self.loss_units.wrapping_add(other.loss_units);
         self.errors += other.errors;

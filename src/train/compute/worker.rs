@@ -358,7 +358,7 @@ impl<E: Compute> Worker<E> {
         board.begun.fetch_add(1, Ordering::Relaxed);
         totals.count = batch.count;
         (totals.skipped, totals.altered) = (batch.skipped, batch.altered);
-        totals.mix = batch.mix;
+        (totals.mix, totals.contents) = (batch.mix, batch.contents);
         totals.alone = alone(batch.labels.len(), shared.accumulate);
         shared.sum.count(totals.computed(), totals.alone);
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = *standing;

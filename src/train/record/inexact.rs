@@ -69,6 +69,21 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     (was_exact && samples > 0).then_some(Kind::Inexact { reason })
 }
 
+/// The epoch of the step before this position has ended. What there is to say where its samples
+/// were others than in the first.
+pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
+    let (was_exact, same) = (position.exact, position.contents.end_epoch());
+    position.exact &= same;
+    let reason = format!(
+        "the samples of epoch {}, read until step {}, were others than those of the first: files of \
+         the set were written anew meanwhile, or nodes have copies that differ; leave the set as \
+         it is while a run goes on, and start this one anew with --fresh",
+        position.epoch(),
+        position.step
+    );
+    (was_exact && !same).then_some(Kind::Inexact { reason })
+}
+
 /// An attempt goes on from here. `None` where there is nothing to say: it is exact, or of the
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {

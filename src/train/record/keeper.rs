@@ -280,6 +280,7 @@ impl Keeper {
             arithmetic: position.arithmetic.clone(),
             grid: position.grid.clone(),
             improvement: position.improvement,
+            contents: position.contents,
             order: position.owner_batches.clone(),
             ledger_tail: position.ledger_tail.clone(),
             ..TrainState::default()

@@ -140,6 +140,7 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
         last_error: state.last_error,
         best_error: state.best_error,
         improvement: state.improvement,
+        contents: state.contents,
         exact: state.exact,
         arithmetic: state.arithmetic.clone(),
         grid: state.grid.clone(),

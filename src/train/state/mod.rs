@@ -13,6 +13,7 @@ use slot_files::SlotFiles;
 pub mod arithmetic;
 pub mod beside;
 pub mod best;
+pub mod contents;
 pub mod digest;
 pub mod slot_files;
 pub mod incoming;

@@ -12,6 +12,7 @@ use crate::train::fixed_point::Grid;
 use crate::train::plan::Plan;
 use crate::train::state::arithmetic;
 use crate::train::state::best::Improvement;
+use crate::train::state::contents::Contents;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
@@ -92,6 +93,9 @@ pub struct Position {
     pub improvement: Improvement,
     /// Samples of the epoch at hand that were skipped.
     pub skipped_in_epoch: u64,
+    /// What the samples of its epochs were.
+    #[serde(skip_serializing_if = "Contents::is_none")]
+    pub contents: Contents,
     /// The grid on which the next step is summed; none in the asynchronous exchange.
     #[serde(skip_serializing_if = "Grid::is_empty")]
     pub grid: Grid,

@@ -1,0 +1,54 @@
+//! What the samples of an epoch were, as one number. Each epoch reads each sample once, and the
+//! number is a sum that no order and no reader shows in, so every epoch of a set that nobody
+//! changes has the same: a picture that was written anew at its old length, or that is another one
+//! on another node, is found at the end of the epoch that reads it otherwise.
+
+use serde::{Deserialize, Serialize};
+
+/// Sums over the contents of samples, each with its number. A state of an earlier release has none;
+/// what another build goes on with is not exact, whatever its samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Contents {
+    /// Over the committed steps of the epoch at hand.
+    pub in_epoch: u64,
+    /// Over the first whole epoch.
+    pub of_epoch: Option<u64>,
+}
+
+impl Contents {
+    /// Nothing summed yet: nothing to write down.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// A step was committed.
+    pub fn add(&mut self, of_step: u64) {
+        self.in_epoch = self.in_epoch.wrapping_add(of_step);
+    }
+
+    /// Its epoch has ended. False: samples were others than in the first whole one.
+    pub fn end_epoch(&mut self) -> bool {
+        let in_epoch = std::mem::take(&mut self.in_epoch);
+        *self.of_epoch.get_or_insert(in_epoch) == in_epoch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(contents: &mut Contents, steps: &[u64]) -> bool {
+        steps.iter().for_each(|of_step| contents.add(*of_step));
+        contents.end_epoch()
+    }
+
+    #[test]
+    fn epochs_of_the_same_samples_agree_in_whatever_steps_and_others_do_not() {
+        let mut contents = Contents::default();
+        assert!(epoch(&mut contents, &[u64::MAX, 7, 9]));
+        assert!(epoch(&mut contents, &[9, u64::MAX - 1, 8]));
+        assert!(!epoch(&mut contents, &[9, u64::MAX - 1, 9]));
+        assert!(epoch(&mut contents, &[15]), "the first one is what all are compared with");
+    }
+}
