@@ -297,7 +297,7 @@ fn ranks_of_a_plain_mpirun_with_other_keys_do_not_begin() {
     let mut command = plain_mpirun(&folder, &["-n", "1"]);
     command.args([":", "-n", "1", env!("CARGO_BIN_EXE_kintsugi"), "train"]);
     command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
-    command.args(["-s", "optimizer.learning_rate=0.05"]);
+    command.args(["-s", "optimizer.learning_rate=0.06"]);
     let ended = run(&mut command, LIMIT);
     assert_ne!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("were started with other keys"), "{}", ended.stderr);
