@@ -75,9 +75,9 @@ pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
     let (was_exact, same) = (position.exact, position.contents.end_epoch());
     position.exact &= same;
     let reason = format!(
-        "the samples of epoch {}, read until step {}, were others than those of the first: files of \
-         the set were written anew meanwhile, or nodes have copies that differ; leave the set as \
-         it is while a run goes on, and start this one anew with --fresh",
+        "the samples of epoch {}, read until step {}, were others than those of the first: files \
+         of the set were written anew meanwhile, or nodes have copies that differ; leave the set \
+         as it is while a run goes on, and start this one anew with --fresh",
         position.epoch(),
         position.step
     );
