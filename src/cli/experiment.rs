@@ -265,7 +265,8 @@ fn out(args: &Args) -> PathBuf {
 /// Does the measures of a file.
 fn measure(args: &Args, study: &Study, text: &str) -> Result<ExitCode, Failure> {
     if args.changes != Changes::default() {
-        let reason = "--set, --seeds, --seconds: of runs, and this file has measures: change it";
+        let reason =
+            "--set, --seeds, --seconds, --jobs: of runs, and this file has measures: change it";
         return Err(Failure::Usage(reason.into()));
     }
     let out = out(args);
@@ -334,6 +335,9 @@ impl Making<'_> {
     /// Makes one, while others are made; whether to go on with the next.
     fn one(&self, number: usize, jobs: usize) -> std::io::Result<ControlFlow<()>> {
         let run = &self.plan[number];
+        if !self.requests.heard().is_empty() {
+            return Ok(ControlFlow::Break(()));
+        }
         let waiting = self.plan[number..].iter().zip(&self.kept[number..]);
         let waiting = waiting.filter(|(_, kept)| kept.is_none()).map(|(run, _)| run.arm.as_str());
         let ahead = match self.so_far().forecast.left(waiting) {
@@ -348,8 +352,11 @@ impl Making<'_> {
         let so_far = &mut *self.so_far();
         match made {
             Made::Completed => so_far.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
-            Made::Kept => say!("  complete already: kept"),
-            _ => why(&self.runner, run, made).iter().for_each(|why| say!("  {why}")),
+            Made::Kept => say!("  {}: complete already: kept", run.name()),
+            _ => {
+                let why = why(&self.runner, run, made);
+                why.iter().for_each(|why| say!("  {}: {why}", run.name()));
+            }
         }
         so_far.made.push((run.clone(), made));
         if matches!(made, Made::Completed | Made::Kept) {
@@ -393,8 +400,9 @@ impl Making<'_> {
         }
         let is_failed = |made: &Made| matches!(made, Made::Failed(_) | Made::Refused(_));
         let failed = made.iter().any(|(_, made)| is_failed(made));
+        let is_asked = !self.requests.heard().is_empty() && made.len() < self.plan.len();
         Ok(match stopped_by.map(|at| &made[at]) {
-            Some((_, Made::Interrupted)) => {
+            stopped if is_asked || matches!(stopped, Some((_, Made::Interrupted))) => {
                 say!("stopped; the same command goes on with the runs that are left");
                 ExitCode::from(Status::Interrupted.exit_code())
             }

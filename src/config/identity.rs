@@ -40,6 +40,10 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
     if let Some(Value::Table(train)) = table.get_mut("train") {
         train.retain(|key, _| !without.contains(&key));
     }
+    // Of a run's own file, where other files have none.
+    if let Some(Value::Table(model)) = table.get_mut("model") {
+        model.remove("text");
+    }
     // Named as by earlier releases: the same command finds its run again.
     let named = match config.train.reproducible {
         None => Some(Value::Boolean(false)),

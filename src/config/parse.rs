@@ -114,8 +114,19 @@ fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
     let text = regular::read_text(path, FILE_BYTES_MAX)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let mut table = table_of(path, &text)?;
+    let model =
+        |table: &Table, key: &str| table.get("model").and_then(|model| model.get(key)).cloned();
+    let before = (model(&table, "name"), model(&table, "text"));
     for text in overrides {
         apply_override(&mut table, text)?;
+    }
+    // A run's own file has the text of the model that it names, not of one that is named now.
+    let now = (model(&table, "name"), model(&table, "text"));
+    if now.0 != before.0
+        && now.1 == before.1
+        && let Some(Value::Table(model)) = table.get_mut("model")
+    {
+        model.remove("text");
     }
     Ok(table)
 }

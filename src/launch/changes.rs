@@ -25,7 +25,11 @@ impl Changes {
         let value = |table: &Table, key: &str| {
             let (section, name) = key.split_once('.').unwrap_or((key, ""));
             let value = table.get(section).and_then(|section| section.get(name));
-            value.map_or_else(|| "unset".to_owned(), ToString::to_string)
+            match value {
+                None => "unset".to_owned(),
+                Some(_) if key == "model.text" => "the text of a model file".to_owned(),
+                Some(value) => value.to_string(),
+            }
         };
         let line = |key: &String| format!("{key}: {} -> {}", value(&old, key), value(&new, key));
         let lines = keys.iter().map(line).collect();

@@ -99,6 +99,18 @@ fn a_files_width_does_not_stop_a_model_without_one_from_being_named() {
     assert_eq!(loaded.remarks, Vec::<String>::new());
 }
 
+/// As where a run's own file begins another one.
+#[test]
+fn a_model_that_is_named_has_not_the_text_of_another() {
+    let text = "[train]\nepochs = 3\n[model]\nname = \"a.toml\"\ntext = \"[[layer]]\"\n";
+    let of = |overrides: &[&str]| load(text, overrides).expect("accepted").model;
+    assert_eq!(of(&[]).text.as_deref(), Some("[[layer]]"));
+    assert_eq!(of(&["model.name=a.toml"]).text.as_deref(), Some("[[layer]]"));
+    assert_eq!(of(&["model.name=b.toml"]).text, None);
+    let named = of(&["model.name=resnet18"]);
+    assert_eq!((named.name.as_str(), named.text), ("resnet18", None));
+}
+
 #[test]
 fn owners_default_to_ranks_times_workers() {
     assert_eq!(load(GOOD, &["train.workers=3"]).unwrap().train.owners, Some(12));

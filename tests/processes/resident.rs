@@ -165,6 +165,7 @@ fn restarts_after_its_world_has_died() -> usize {
     assert_eq!(waited, [""; 0], "it waited until its guardian ended it");
     assert_audited(&folder);
     assert_nothing_runs(&folder);
+    assert!(result.restarts.len() < 2, "{:?}", result.restarts);
     result.restarts.len()
 }
 

@@ -175,12 +175,13 @@ impl DataSet {
     }
 }
 
-/// Whether a sample that cannot be had could not be had when its set was listed: a link that led
-/// nowhere, and a file larger than any that is read.
+/// Whether a sample that cannot be had could not be had when its set was listed, as far as that can
+/// be said: a link that led nowhere, a file larger than any that is read, and one that nobody may
+/// read. (Where it could be read in another epoch, the sums of their contents differ.)
 fn was_so(location: &Location<'_>, error: &FetchError) -> bool {
     match location.extent {
-        Extent::Whole { listed: 0 } => error.meaning == Meaning::Absent,
-        Extent::Whole { .. } => error.meaning == Meaning::Damaged,
+        Extent::Whole { listed: 0 } if error.meaning == Meaning::Absent => true,
+        Extent::Whole { .. } => matches!(error.meaning, Meaning::Damaged | Meaning::NotAllowed),
         Extent::Range { .. } => false,
     }
 }

@@ -14,6 +14,7 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::processors::machine::Machine;
+use crate::observe::console::say;
 
 /// Where runs are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +60,8 @@ pub fn shares(machine: &Machine, jobs: u32) -> Result<Vec<Share>, String> {
 /// says that it is enough.
 ///
 /// # Errors
-/// The first that making one returned, or binding a thread; what is being made is ended first.
+/// The first that making one returned, or binding a thread: it is said at once, and returned once
+/// what the others make has ended.
 pub fn in_order(
     runs: usize,
     shares: &[Share],
@@ -83,6 +85,9 @@ pub fn in_order(
     let ends_all = |share: &Share| {
         let worked = work(share);
         is_over.store(true, Ordering::Relaxed);
+        if let (Err(error), true) = (&worked, shares.len() > 1) {
+            say!("error: {error}; no further run is begun");
+        }
         worked
     };
     std::thread::scope(|scope| {
@@ -176,7 +181,9 @@ mod tests {
         let last = Share::Of(all[all.len() - 1..].to_vec());
         let seen = Mutex::new(Vec::new());
         let make = |_| {
-            let child = std::process::Command::new("sh").args(["-c", "nproc"]).output()?;
+            let mut nproc = std::process::Command::new("nproc");
+            let child =
+                nproc.env_remove("OMP_NUM_THREADS").env_remove("OMP_THREAD_LIMIT").output()?;
             seen.lock().unwrap().push(String::from_utf8_lossy(&child.stdout).trim().to_string());
             Ok(ControlFlow::Continue(()))
         };

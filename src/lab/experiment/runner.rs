@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::jobs::Requests;
 use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
+use crate::config::{Model, parse};
 use crate::lab::report::PageRoom;
 use crate::lab::report::read::read_result;
 use crate::observe::console::say;
@@ -58,6 +59,9 @@ struct Recipe {
     processors: Option<usize>,
     /// The base configuration's text: the file may change between two experiments.
     config: String,
+    /// So may a model's.
+    #[serde(default)]
+    model: Option<String>,
 }
 
 /// Makes runs below one folder.
@@ -91,7 +95,10 @@ impl Runner {
         let config = std::fs::read_to_string(&self.config)?;
         let page_cache_bytes = run.page_cache.map(|bytes| bytes.0);
         let (arguments, processors) = (run.arguments.clone(), self.processors);
-        Ok(Recipe { arguments, page_cache_bytes, processors, config })
+        let own = parse::read(&self.config, &run.overrides()).ok().map(|config| config.model);
+        let file = own.filter(Model::is_file);
+        let model = file.and_then(|model| std::fs::read_to_string(model.found_name()).ok());
+        Ok(Recipe { arguments, page_cache_bytes, processors, config, model })
     }
 
     fn recipe_path(&self, run: &PlannedRun) -> PathBuf {

@@ -167,6 +167,8 @@ fn configuration(
         say!("warning: {shown} is another configuration than that of the checkpoint's run");
     }
     let mut config = parse::of_run(&file, set)?;
-    config.model.name.clone_from(&snapshot.model_name);
+    if config.model.name != snapshot.model_name {
+        (config.model.name, config.model.text) = (snapshot.model_name.clone(), None);
+    }
     Ok(config)
 }

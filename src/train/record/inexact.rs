@@ -28,6 +28,11 @@ fn other_arithmetic(before: Option<&str>, kinds: &[String], world: &World) -> Ki
         None => (first, "rank 0"),
     };
     let others: Vec<usize> = (0..kinds.len()).filter(|rank| kinds[*rank] != usual).collect();
+    if others.is_empty() {
+        let reason = "the state that it goes on from does not say what computed it: it is of an \
+                      earlier release";
+        return Kind::Inexact { reason: reason.into() };
+    }
     let named = others.iter().take(NAMED_MAX).map(|rank| {
         let host = world.member_at(*rank).map_or("", |member| member.host.as_str());
         format!("rank {rank} (on {host}) computes with {}", kinds[*rank])

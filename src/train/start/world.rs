@@ -76,8 +76,8 @@ pub(super) fn all_prepared(
 /// Each rank of a plain mpirun reads the configuration itself.
 fn other_run(rank: usize, other: usize) -> String {
     format!(
-        "rank {rank} and rank {other} were started with other keys, another model file or other \
-         weights (model.init): give all ranks the same configuration"
+        "rank {rank} and rank {other} were started with other keys that decide the arithmetic, \
+         another model file or other weights (model.init): give all ranks the same configuration"
     )
 }
 
