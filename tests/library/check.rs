@@ -139,7 +139,7 @@ fn an_experiment_whose_first_run_is_refused_starts_no_other() {
         let output = experiment(more);
         let said = said(&output);
         assert_eq!(output.status.code(), Some(3), "{said}");
-        let reason = "  refused before its first step (exit code 3): ";
+        let reason = "  learning_rate 0.1, seed 1: refused before its first step (exit code 3): ";
         let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(reason)).collect();
         assert!(lines.len() == 1 && lines[0].contains("data.bad_images_max"), "{said}");
         assert!(said.contains("[1/4]") && !said.contains("[2/4]"), "{said}");
