@@ -332,3 +332,25 @@ impl PrimitiveDesc {
         Ok(unsafe { Self::from_raw(context.clone(), raw, operation.roles()) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `ONEDNN_DEFAULT_FPMATH_MODE=BF16` sets it.
+    const BF16: std::ffi::c_int = 1;
+
+    #[test]
+    fn products_are_strict_whatever_the_process_is_told() {
+        let mut mode = BF16;
+        // SAFETY: a plain number for the process, which no other test depends on: attributes are
+        // made here alone, and say their own; then a live handle is asked.
+        unsafe {
+            check("default_fpmath", sys::dnnl_set_default_fpmath_mode(BF16)).unwrap();
+            let attributes = Attributes::new(Activation::None).unwrap();
+            let asked = sys::dnnl_primitive_attr_get_fpmath_mode(attributes.raw, &raw mut mode);
+            check("get_fpmath", asked).unwrap();
+        }
+        assert_eq!(mode, sys::FPMATH_STRICT);
+    }
+}

@@ -1,6 +1,6 @@
 //! An attempt that nobody is left of. mpirun can go on without ranks: where they died while it
-//! started replacements, it still waits for those; and one of a dozen times it was seen not to end
-//! where eight ranks and more had left at once.
+//! started replacements, it still waits for those; and in two of twelve restarts of eight and
+//! sixteen ranks it was seen not to end though all of them had left.
 
 use std::time::{Duration, Instant};
 
