@@ -1,6 +1,7 @@
-//! Which processors this process may run on (`sched_setaffinity`).
+//! Which processors this process may run on, and others of ours (`sched_setaffinity`).
 
 use std::io;
+use std::path::Path;
 
 use crate::os::result;
 
@@ -15,9 +16,14 @@ fn empty() -> libc::cpu_set_t {
 
 /// The processors of the calling thread, ascending. Those beyond the 1024th are not seen.
 pub fn allowed() -> io::Result<Vec<u32>> {
+    allowed_to(0)
+}
+
+/// `thread`: as in /proc/PID/task; 0 is the calling one.
+fn allowed_to(thread: i32) -> io::Result<Vec<u32>> {
     let mut set = empty();
     // SAFETY: the set is ours and as large as is said.
-    result(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) })?;
+    result(unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut set) })?;
     // SAFETY: every number is below the set's size.
     let has = |number: &u32| unsafe { libc::CPU_ISSET(*number as usize, &set) };
     Ok((0..libc::CPU_SETSIZE as u32).filter(has).collect())
@@ -50,14 +56,37 @@ pub fn bind_thread(processors: &[u32]) -> io::Result<()> {
 pub fn bind(processors: &[u32]) -> io::Result<()> {
     let set = set_of(processors)?;
     for _ in 0..PASSES {
-        for thread in std::fs::read_dir("/proc/self/task")? {
-            let name = thread?.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            match bind_one(id, &set) {
-                // It has ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                other => other?,
-            }
+        of_each_thread(Path::new("/proc/self/task"), |thread| bind_one(thread, &set))?;
+    }
+    Ok(())
+}
+
+/// Moves every thread of a process, and so those that they will start: from each processor that it
+/// may run on to that which stands for it. A process that has ended is none.
+pub fn move_process(pid: u32, stands_for: impl Fn(u32) -> u32) -> io::Result<()> {
+    let moved = of_each_thread(Path::new(&format!("/proc/{pid}/task")), |thread| {
+        let old = allowed_to(thread)?;
+        let new: Vec<u32> = old.iter().map(|&number| stands_for(number)).collect();
+        if new == old { Ok(()) } else { bind_one(thread, &set_of(&new)?) }
+    });
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// A thread that ends meanwhile needs nothing any more.
+fn of_each_thread(tasks: &Path, then: impl Fn(i32) -> io::Result<()>) -> io::Result<()> {
+    let has_ended = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+    for thread in std::fs::read_dir(tasks)? {
+        let thread = match thread {
+            Err(error) if has_ended(&error) => continue,
+            other => other?.file_name(),
+        };
+        let Some(id) = thread.to_str().and_then(|name| name.parse().ok()) else { continue };
+        match then(id) {
+            Err(error) if has_ended(&error) => {}
+            other => other?,
         }
     }
     Ok(())
@@ -91,5 +120,21 @@ mod tests {
         let after = std::thread::spawn(|| allowed().expect("Linux says it"));
         assert_eq!(after.join().expect("it ends"), all[..1]);
         assert!(bind(&[4096]).is_err() && bind(&[]).is_err());
+    }
+
+    #[test]
+    fn a_process_moves_from_processor_to_processor() {
+        let all = allowed().expect("Linux says it");
+        let (first, last) = (all[0], all[all.len() - 1]);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
+        let place = |number| allowed_to(number).expect("it runs");
+        let thread = i32::try_from(child.id()).expect("a number of a process");
+        move_process(child.id(), |_| last).expect("it is one of ours");
+        assert_eq!(place(thread), [last]);
+        move_process(child.id(), |old| if old == last { first } else { old }).expect("so is this");
+        assert_eq!(place(thread), [first]);
+        child.kill().expect("it runs");
+        child.wait().expect("it is ours");
+        move_process(child.id(), |_| first).expect("who has ended needs no place");
     }
 }

@@ -1,4 +1,4 @@
-//! A child process that does not outlive the one that supervises it.
+//! A child process that does not outlive the one that supervises it; who started whom.
 
 use std::fs::File;
 use std::io;
@@ -49,6 +49,38 @@ pub fn close_files_from(first: u32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Who lives and was started by one of these.
+pub fn children_of(parents: &[u32]) -> Vec<u32> {
+    let is_child = |(_, parent): &(u32, u32)| parents.contains(parent);
+    living().into_iter().filter(is_child).map(|(process, _)| process).collect()
+}
+
+/// Who lives and was started by this one, or by whoever it started.
+pub fn descendants_of(ancestor: u32) -> Vec<u32> {
+    let living = living();
+    let mut found = vec![ancestor];
+    let mut at = 0;
+    while let Some(&parent) = found.get(at) {
+        let children = living.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process);
+        found.extend(children);
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+/// Every process with its parent. Who ends meanwhile may be missing.
+fn living() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect()
+}
+
+/// The fourth word of proc(5); the second is in brackets and may hold any character.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The calling thread's number, as in /proc/PID/task.
 pub fn thread_id() -> u32 {
     // SAFETY: cannot fail, no memory.
@@ -83,5 +115,22 @@ mod tests {
     fn a_child_ends_with_the_thread_that_spawned_it() {
         let mut child = std::thread::spawn(|| sleeper(Signal::Terminate)).join().unwrap();
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn who_started_whom_is_found() {
+        let mut shell = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("sh");
+        let (us, shell_id) = (std::process::id(), shell.id());
+        assert!(children_of(&[us]).contains(&shell_id));
+        let mut below = Vec::new();
+        let late = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while below.is_empty() && std::time::Instant::now() < late {
+            below = descendants_of(shell_id);
+        }
+        let [sleep] = below[..] else { panic!("one sleeps: {below:?}") };
+        assert!(descendants_of(us).contains(&sleep) && !children_of(&[us]).contains(&sleep));
+        assert_eq!(descendants_of(sleep), [0; 0]);
+        os::kill(sleep, Signal::Kill).expect("it sleeps");
+        shell.wait().expect("it is ours");
     }
 }

@@ -118,7 +118,7 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     }
     let so_far = Mutex::new(SoFar { index, forecast, made: Vec::new(), stopped_by: None });
     let making = Making { runner, plan: &plan, kept: &kept, requests, so_far };
-    in_order(plan.len(), &shares, |number| making.one(number, shares.len()))?;
+    in_order(plan.len(), &shares, |number, share| making.one(number, share, shares.len()))?;
     making.told(args.json)
 }
 
@@ -333,7 +333,7 @@ impl Making<'_> {
     }
 
     /// Makes one, while others are made; whether to go on with the next.
-    fn one(&self, number: usize, jobs: usize) -> std::io::Result<ControlFlow<()>> {
+    fn one(&self, number: usize, share: &Share, jobs: usize) -> std::io::Result<ControlFlow<()>> {
         let run = &self.plan[number];
         if !self.requests.heard().is_empty() {
             return Ok(ControlFlow::Break(()));
@@ -348,7 +348,7 @@ impl Making<'_> {
         };
         say!("[{}/{}] {}{ahead}", number + 1, self.plan.len(), run.name());
         let begun = std::time::Instant::now();
-        let made = self.runner.make(run, &self.requests)?;
+        let made = self.runner.make(run, share, &self.requests)?;
         let so_far = &mut *self.so_far();
         match made {
             Made::Completed => so_far.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),

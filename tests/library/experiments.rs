@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::fixture::{Answer, Story, write_run};
 use crate::report::{kintsugi, printed};
 use kintsugi::lab::experiment::file::{Changes, Experiment};
-use kintsugi::lab::experiment::jobs::Requests;
+use kintsugi::lab::experiment::jobs::{Requests, Share};
 use kintsugi::lab::experiment::results::Index;
 use kintsugi::lab::experiment::runner::{Made, Runner};
 /// Stands in for `kintsugi launch`: copies a prepared run, and counts how often it was asked.
@@ -62,7 +62,7 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
         let mut index = Index::new(&experiment, &text, &plan, "kintsugi experiment".into());
         let requests = Requests::listen().unwrap();
         let made = plan.iter().map(|run| {
-            let made = runner.make(run, &requests).unwrap();
+            let made = runner.make(run, &Share::Whole, &requests).unwrap();
             index.add(run, None);
             made
         });

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kintsugi_ffi::os::{self, Signal};
+use kintsugi_ffi::process;
 
 use crate::cluster::world::World;
 use crate::config::Shown;
@@ -235,21 +236,9 @@ fn now() -> f64 {
 fn processes(world: &Running) -> Result<Vec<u32>, String> {
     let world = World::read(&world.run_dir)?;
     let ranks: Vec<u32> = world.members.iter().map(|member| member.pid).collect();
-    let mut all: Vec<u32> = children_of(&ranks);
+    let mut all: Vec<u32> = process::children_of(&ranks);
     all.extend(ranks);
     Ok(all)
-}
-
-fn children_of(parents: &[u32]) -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| parent_of(pid).is_some_and(|parent| parents.contains(&parent))).collect()
-}
-
-/// The fourth word of proc(5); the second is in brackets and may hold any character.
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whoever has ended meanwhile is noticed by the steps that do not come.
@@ -348,15 +337,6 @@ mod tests {
         assert_eq!(before.stolen_since(after), 0.0, "time does not run back");
         assert_eq!(ProcessorTime::of("").all, 0);
         assert!(ProcessorTime::so_far().all > 0);
-    }
-
-    #[test]
-    fn a_child_is_found_by_its_parent() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(children_of(&[std::process::id()]).contains(&child.id()));
-        assert!(!children_of(&[child.id()]).contains(&child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]

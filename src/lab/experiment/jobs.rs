@@ -1,5 +1,5 @@
-//! Several runs at a time, each on processors of its own: who gets which (pure), and the threads
-//! that make them.
+//! Several runs at a time, each on processors of its own: who has which when (pure), the threads
+//! that make them, and how a run changes places.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -7,22 +7,57 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
 use kintsugi_ffi::affinity;
 use kintsugi_ffi::os::Signal;
+use kintsugi_ffi::process;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::processors::machine::Machine;
 use crate::observe::console::say;
 
+/// For so long a run stays where it is. Processors differ (on a shared machine by several per cent,
+/// for minutes), so runs at a time change places: each then has had all of them for as long.
+const TURN: Duration = Duration::from_millis(500);
+
 /// Where runs are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Share {
     /// On all that this process has.
     Whole,
-    /// On these processors.
-    Of(Vec<u32>),
+    /// On a part of it, on another in the next turn.
+    InTurns(Turns),
+}
+
+/// Where one of several runs at a time is in which turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turns {
+    /// Processors, equally many in each, which are apart.
+    places: Vec<Vec<u32>>,
+    /// The place in the first turn; then the next one.
+    first: usize,
+    /// When the first began.
+    since: Instant,
+}
+
+impl Turns {
+    fn turn(&self, now: Instant) -> usize {
+        let turn = now.saturating_duration_since(self.since).as_millis() / TURN.as_millis();
+        usize::try_from(turn).unwrap_or(0)
+    }
+
+    fn place(&self, turn: usize) -> &[u32] {
+        &self.places[(self.first + turn) % self.places.len()]
+    }
+
+    /// What stands for a processor of any place in one turn; others stand for themselves.
+    fn stands_for(&self, number: u32, turn: usize) -> u32 {
+        let mut places = self.places.iter();
+        let at = places.find_map(|place| place.iter().position(|one| *one == number));
+        at.map_or(number, |at| self.place(turn)[at])
+    }
 }
 
 impl Share {
@@ -30,8 +65,49 @@ impl Share {
     pub fn processors(&self) -> Option<usize> {
         match self {
             Self::Whole => None,
-            Self::Of(processors) => Some(processors.len()),
+            Self::InTurns(turns) => turns.places.first().map(Vec::len),
         }
+    }
+
+    /// Binds the calling thread, and so what it starts, to the place of this turn.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn take(&self) -> io::Result<()> {
+        match self {
+            Self::Whole => Ok(()),
+            Self::InTurns(turns) => affinity::bind_thread(turns.place(turns.turn(Instant::now()))),
+        }
+    }
+}
+
+/// Takes what a run consists of along, from place to place.
+pub struct Mover<'a> {
+    share: &'a Share,
+    moved_in: Option<usize>,
+}
+
+impl<'a> Mover<'a> {
+    /// Of a run that is made there.
+    pub fn new(share: &'a Share) -> Self {
+        Self { share, moved_in: None }
+    }
+
+    /// To be called several times a turn with who was started for the run. Whoever is started by a
+    /// process that is not moved yet is met in the next turn.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tend(&mut self, child: u32) -> io::Result<()> {
+        let Share::InTurns(turns) = self.share else { return Ok(()) };
+        let turn = turns.turn(Instant::now());
+        if self.moved_in.replace(turn) == Some(turn) {
+            return Ok(());
+        }
+        affinity::bind_thread(turns.place(turn))?;
+        let stands_for = |number| turns.stands_for(number, turn);
+        let below = process::descendants_of(child).into_iter();
+        below.chain([child]).try_for_each(|pid| affinity::move_process(pid, stands_for))
     }
 }
 
@@ -50,8 +126,11 @@ pub fn shares(machine: &Machine, jobs: u32) -> Result<Vec<Share>, String> {
         )),
         _ => {
             let numbers: Vec<u32> = machine.processors.iter().map(|one| one.number).collect();
-            let shares = numbers.chunks_exact(each as usize).take(jobs as usize);
-            Ok(shares.map(|share| Share::Of(share.to_vec())).collect())
+            let places = numbers.chunks_exact(each as usize).map(<[u32]>::to_vec);
+            let places: Vec<Vec<u32>> = places.take(jobs as usize).collect();
+            let since = Instant::now();
+            let share = |first| Share::InTurns(Turns { places: places.clone(), first, since });
+            Ok((0..places.len()).map(share).collect())
         }
     }
 }
@@ -65,17 +144,14 @@ pub fn shares(machine: &Machine, jobs: u32) -> Result<Vec<Share>, String> {
 pub fn in_order(
     runs: usize,
     shares: &[Share],
-    make: impl Fn(usize) -> io::Result<ControlFlow<()>> + Sync,
+    make: impl Fn(usize, &Share) -> io::Result<ControlFlow<()>> + Sync,
 ) -> io::Result<()> {
     let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = |share: &Share| -> io::Result<()> {
-        // What a thread starts runs where it does.
-        if let Share::Of(processors) = share {
-            affinity::bind_thread(processors)?;
-        }
         while !is_over.load(Ordering::Relaxed) {
+            share.take()?;
             let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= runs || make(at)?.is_break() {
+            if at >= runs || make(at, share)?.is_break() {
                 break;
             }
         }
@@ -134,14 +210,26 @@ mod tests {
         Machine::of(Path::new("/nowhere"), &allowed, capacity)
     }
 
+    /// The place of every share in a turn.
+    fn places(shares: &[Share], turn: u32) -> Vec<&[u32]> {
+        fn place(share: &Share, turn: u32) -> &[u32] {
+            let Share::InTurns(turns) = share else { panic!("it moves") };
+            turns.place(turns.turn(turns.since + TURN * turn))
+        }
+        shares.iter().map(|share| place(share, turn)).collect()
+    }
+
     #[test]
-    fn shares_are_equal_and_apart() {
+    fn shares_are_equal_and_apart_and_change_places() {
         assert_eq!(shares(&machine(8, 8), 1), Ok(vec![Share::Whole]));
-        let three = [[0, 1], [2, 3], [4, 5]].map(|pair| Share::Of(pair.to_vec()));
-        assert_eq!(shares(&machine(7, 7), 3), Ok(three.to_vec()));
+        let three = shares(&machine(7, 7), 3).unwrap();
+        assert_eq!(places(&three, 0), [[0, 1], [2, 3], [4, 5]]);
+        assert_eq!(places(&three, 1), [[2, 3], [4, 5], [0, 1]]);
+        assert_eq!(places(&three, 5), [[4, 5], [0, 1], [2, 3]]);
+        let Share::InTurns(turns) = &three[0] else { panic!("it moves") };
+        assert_eq!([0, 3, 5, 6].map(|number| turns.stands_for(number, 1)), [2, 3, 3, 6]);
         // A quota of two processors' time on eight of them.
-        let two = [[0], [1]].map(|one| Share::Of(one.to_vec()));
-        assert_eq!(shares(&machine(8, 2), 2), Ok(two.to_vec()));
+        assert_eq!(places(&shares(&machine(8, 2), 2).unwrap(), 0), [[0], [1]]);
         assert!(shares(&machine(8, 2), 3).unwrap_err().contains("there are 2"));
     }
 
@@ -150,7 +238,7 @@ mod tests {
         let shares = vec![Share::Whole; 3];
         let together = std::sync::Barrier::new(3);
         let made = Mutex::new(Vec::new());
-        let make = |at: usize| {
+        let make = |at: usize, _: &Share| {
             together.wait();
             made.lock().unwrap().push(at);
             Ok(ControlFlow::Continue(()))
@@ -168,27 +256,36 @@ mod tests {
             made.fetch_add(1, Ordering::Relaxed);
             if at == 1 { end } else { Ok(ControlFlow::Continue(())) }
         };
-        in_order(9, &[Share::Whole], |at| count(at, Ok(ControlFlow::Break(())))).unwrap();
+        in_order(9, &[Share::Whole], |at, _| count(at, Ok(ControlFlow::Break(())))).unwrap();
         assert_eq!(made.swap(0, Ordering::Relaxed), 2);
         let broken = || Err(io::Error::other("broken"));
-        in_order(9, &[Share::Whole], |at| count(at, broken())).unwrap_err();
+        in_order(9, &[Share::Whole], |at, _| count(at, broken())).unwrap_err();
         assert_eq!(made.load(Ordering::Relaxed), 2);
     }
 
     #[test]
-    fn what_a_share_starts_runs_there() {
+    fn what_a_share_starts_runs_there_and_moves_with_it() {
         let all = affinity::allowed().unwrap();
-        let last = Share::Of(all[all.len() - 1..].to_vec());
-        let seen = Mutex::new(Vec::new());
-        let make = |_| {
-            let mut nproc = std::process::Command::new("nproc");
-            let child =
-                nproc.env_remove("OMP_NUM_THREADS").env_remove("OMP_THREAD_LIMIT").output()?;
-            seen.lock().unwrap().push(String::from_utf8_lossy(&child.stdout).trim().to_string());
+        let (first, last) = (all[0], all[all.len() - 1]);
+        // In the second of places whose turn ends in a thousand years; then in the other.
+        let since = Instant::now() + Duration::from_secs(1 << 35);
+        let places = vec![vec![first], vec![last]];
+        let far = |first| Share::InTurns(Turns { places: places.clone(), first, since });
+        let make = |_: usize, _: &Share| {
+            let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
+            let list = || {
+                let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+                let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                io::Result::Ok(line.unwrap().trim().to_string())
+            };
+            assert_eq!(list()?, last.to_string());
+            Mover::new(&far(0)).tend(child.id())?;
+            assert_eq!(list()?, first.to_string());
+            child.kill()?;
+            child.wait()?;
             Ok(ControlFlow::Continue(()))
         };
-        in_order(1, &[last], make).unwrap();
-        assert_eq!(seen.into_inner().unwrap(), ["1"]);
+        in_order(1, &[far(1)], make).unwrap();
         assert_eq!(affinity::allowed().unwrap(), all, "the caller keeps its own");
     }
 }

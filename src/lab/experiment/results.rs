@@ -100,7 +100,8 @@ impl Index {
     pub fn side_by_side(&mut self, jobs: usize, processors: usize) {
         let each =
             if processors == 1 { "one processor" } else { &format!("{processors} processors") };
-        self.machine.push_str(&format!("; {jobs} runs at a time, each on {each}"));
+        let places = format!("; {jobs} runs at a time, each on {each}, changing places");
+        self.machine.push_str(&places);
     }
 
     /// Adds a run that left a directory; `room`: what it had for pages of files.

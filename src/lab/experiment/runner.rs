@@ -11,7 +11,7 @@ use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::process;
 use serde::{Deserialize, Serialize};
 
-use super::jobs::Requests;
+use super::jobs::{Mover, Requests, Share};
 use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
 use crate::config::{Model, parse};
@@ -54,9 +54,9 @@ struct Recipe {
     arguments: Vec<String>,
     #[serde(default)]
     page_cache_bytes: Option<u64>,
-    /// Where it did not have all.
+    /// Where it did not have all: as many at a time, others in the next turn.
     #[serde(default)]
-    processors: Option<usize>,
+    processors_in_turns: Option<usize>,
     /// The base configuration's text: the file may change between two experiments.
     config: String,
     /// So may a model's.
@@ -94,11 +94,11 @@ impl Runner {
     fn recipe(&self, run: &PlannedRun) -> io::Result<Recipe> {
         let config = std::fs::read_to_string(&self.config)?;
         let page_cache_bytes = run.page_cache.map(|bytes| bytes.0);
-        let (arguments, processors) = (run.arguments.clone(), self.processors);
+        let (arguments, processors_in_turns) = (run.arguments.clone(), self.processors);
         let own = parse::read(&self.config, &run.overrides()).ok().map(|config| config.model);
         let file = own.filter(Model::is_file);
         let model = file.and_then(|model| std::fs::read_to_string(model.found_name()).ok());
-        Ok(Recipe { arguments, page_cache_bytes, processors, config, model })
+        Ok(Recipe { arguments, page_cache_bytes, processors_in_turns, config, model })
     }
 
     fn recipe_path(&self, run: &PlannedRun) -> PathBuf {
@@ -121,7 +121,7 @@ impl Runner {
 
     /// Makes a run that nobody looks at and removes it again.
     pub fn warm_up(&self, run: &PlannedRun, requests: &Requests) -> io::Result<Made> {
-        let made = self.make(run, requests)?;
+        let made = self.make(run, &Share::Whole, requests)?;
         if made == Made::Completed {
             if_there(std::fs::remove_dir_all(self.folder(run)))?;
             if_there(std::fs::remove_file(self.recipe_path(run)))?;
@@ -135,7 +135,7 @@ impl Runner {
     }
 
     /// Makes one run, or finds it made.
-    pub fn make(&self, run: &PlannedRun, requests: &Requests) -> io::Result<Made> {
+    pub fn make(&self, run: &PlannedRun, on: &Share, requests: &Requests) -> io::Result<Made> {
         let recipe = self.recipe(run)?;
         if self.is_kept(run, &recipe) {
             return Ok(Made::Kept);
@@ -158,7 +158,7 @@ impl Runner {
         }
         let mut child = command.spawn()?;
         let told = told_by_name(&mut child, run);
-        let ended = self.wait(child, room.as_mut(), requests);
+        let ended = self.wait(child, room.as_mut(), Mover::new(on), requests);
         if let Some(told) = told {
             let until = Instant::now() + LAST_WORDS;
             while !told.is_finished() && Instant::now() < until {
@@ -226,6 +226,7 @@ impl Runner {
         &self,
         mut child: Child,
         mut room: Option<&mut Room>,
+        mut mover: Mover,
         requests: &Requests,
     ) -> io::Result<(Option<i32>, bool)> {
         let limit = self.seconds.map(|t| Duration::from_secs_f64(t * FACTOR) + ALLOWANCE);
@@ -247,6 +248,7 @@ impl Runner {
             if is_over(begun.elapsed(), GRACE) {
                 child.kill()?;
             }
+            mover.tend(child.id())?;
             match &mut room {
                 Some(room) => {
                     room.tend();
