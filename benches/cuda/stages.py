@@ -189,7 +189,7 @@ def losses(place, record):
     processors = 1 if place.tiny else min(8, len(os.sched_getaffinity(0)))
     for model, more in models(place):
         settings = fixed + [f"model.name={model}"] + more
-        kinds = {"cuda f32": ["device.kind=cuda"], "cpu f32": [f"train.threads={processors}"],
+        kinds = {"cuda f32": ["device.kind=cuda"], "cpu f32": ["device.kind=cpu", f"train.threads={processors}"],
                  "cuda bf16": ["device.kind=cuda", "device.precision=bf16"]}
         if not place.tiny:
             kinds["cuda tf32"] = ["device.kind=cuda", "device.precision=tf32"]

@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn launch(args: &Args) -> Result<Status, LaunchError> {
-    let (Begun { mut job, limits, folder, moved }, owners) = begin(args)?;
+    let (Begun { mut job, limits, folder, remarks }, owners) = begin(args)?;
     if args.dry_run {
         print_line!("{}", beginning::command_line(&job));
         return Ok(Status::Completed);
@@ -125,7 +125,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             Ok(result.status)
         }
         Claimed::Ours(lock, before) => {
-            moved.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
+            remarks.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
             let result = supervise(&job, (lock, before), limits)?;
             print_end(&result, &job.run, args.json);
             Ok(result.status)
@@ -195,7 +195,8 @@ fn wish(args: &Args, overrides: &[String]) -> Result<Wish, ConfigError> {
     };
     let Args { run_dir, spare_nodes, min_nodes, .. } = args;
     let (spare_nodes, min_nodes) = (*spare_nodes, *min_nodes);
-    Ok(Wish { run_dir: run_dir.clone(), resident_dir, spare_nodes, min_nodes })
+    let (run_dir, past) = (run_dir.clone(), past(args));
+    Ok(Wish { run_dir, resident_dir, spare_nodes, min_nodes, past })
 }
 
 /// Command-line options are overrides of the keys they stand for.

@@ -10,6 +10,7 @@ use crate::config::{Config, ConfigError, Shown, paths, resolve_owners};
 use crate::data::staging::apart;
 use crate::launch::LaunchError;
 use crate::launch::start::claim::there_is_data;
+use crate::launch::start::device;
 use crate::launch::start::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
@@ -143,6 +144,8 @@ fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<()
     if let Some(old) = run.go_on_with(config, owners).map_err(said)? {
         return run.refuse_plain_sums(&old).map_err(said);
     }
+    let no_card = device::settle(config, None);
+    no_card.iter().filter(|_| is_first()).for_each(|remark| say!("warning: {remark}"));
     fix(&mut config.model).map_err(refused)?;
     there_is_data(config).map_err(|error| (error.exit_code(), error.to_string()))
 }
@@ -169,10 +172,13 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
+fn is_first() -> bool {
+    launcher::place().and_then(|place| place.rank).unwrap_or(0) == 0
+}
+
 /// What somebody typed; the first rank says what there is to say of it.
 fn typed(file: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
     let Loaded { config, remarks } = parse::loaded(file, overrides)?;
-    let is_first = launcher::place().and_then(|place| place.rank).unwrap_or(0) == 0;
-    remarks.iter().filter(|_| is_first).for_each(|remark| say!("warning: {remark}"));
+    remarks.iter().filter(|_| is_first()).for_each(|remark| say!("warning: {remark}"));
     Ok(config)
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Checkpoint, Config, ExchangeKind, Memory};
+use super::{AUTO, Checkpoint, Config, ExchangeKind, Memory};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -70,6 +70,11 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
     {
         checkpoint.remove("keep_best");
     }
+    if config.device.kind == AUTO
+        && let Some(Value::Table(device)) = table.get_mut("device")
+    {
+        device.insert("kind".into(), Value::String("cpu".into()));
+    }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from(RUNS).join(format!("{}-{:08x}", config.run.name, hash >> 32))
 }
@@ -77,19 +82,41 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
 /// A hash over what decides the arithmetic. Two runs that differ only in name, number of ranks,
 /// faults, recovery, checkpoints, evaluation or where their data lies have the same one.
 pub fn fingerprint(config: &Config) -> u64 {
-    let mut table = table_of(config);
-    for (section, keys) in free_keys(config) {
+    let mut table = without(table_of(config), &free_keys(config));
+    table.insert("memory".into(), in_core());
+    xxh3_64(canonical(&table).as_bytes())
+}
+
+/// A hash over what the ranks of one world have to agree in, also in what may be another in the
+/// next one: all but where things lie on their nodes, and how they bring them.
+pub fn of_world(config: &Config) -> u64 {
+    let own: [FreeKeys; 10] = [
+        ("run", &["name", "runtime", "bind"]),
+        ("data", DATA_FREE),
+        ("model", &["folder"]),
+        ("device", &["memory_budget"]),
+        ("memory", &[]),
+        ("staging", &[]),
+        ("train", &["workers"]),
+        ("recovery", &["resident_dir"]),
+        ("faults", &[]),
+        ("observe", &[]),
+    ];
+    xxh3_64(canonical(&without(table_of(config), &own)).as_bytes())
+}
+
+fn without(mut table: Table, free: &[FreeKeys]) -> Table {
+    for (section, keys) in free {
         match keys {
-            [] => drop(table.remove(section)),
+            [] => drop(table.remove(*section)),
             keys => {
-                if let Some(Value::Table(content)) = table.get_mut(section) {
+                if let Some(Value::Table(content)) = table.get_mut(*section) {
                     content.retain(|key, _| !keys.contains(&key));
                 }
             }
         }
     }
-    table.insert("memory".into(), in_core());
-    xxh3_64(canonical(&table).as_bytes())
+    table
 }
 
 /// The section of memory as earlier releases wrote it: a run of theirs has the same hashes.
@@ -143,25 +170,25 @@ fn settled(config: &Config) -> Config {
 /// A section and those of its keys that may change; none named means all.
 type FreeKeys = (&'static str, &'static [&'static str]);
 
+/// Where samples lie, and how they are brought.
+const DATA_FREE: &[&str] = &[
+    "train",
+    "validation",
+    "decode_threads",
+    "prefetch",
+    "bad_images_max",
+    "patience",
+    "cache",
+    "cache_policy",
+    "throttle",
+];
+
 /// What may change while a run goes on: it decides neither the order of samples nor a sum.
 fn free_keys(config: &Config) -> Vec<FreeKeys> {
     // `ranks` and `workers` only group the owners, whose number stays.
     let mut free: Vec<FreeKeys> = vec![
         ("run", &["name", "ranks", "runtime", "bind"]),
-        (
-            "data",
-            &[
-                "train",
-                "validation",
-                "decode_threads",
-                "prefetch",
-                "bad_images_max",
-                "patience",
-                "cache",
-                "cache_policy",
-                "throttle",
-            ],
-        ),
+        ("data", DATA_FREE),
         ("model", &["folder"]),
         ("device", &["memory_budget"]),
         ("memory", &[]),

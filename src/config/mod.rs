@@ -391,11 +391,15 @@ impl Default for Checkpoint {
     }
 }
 
+/// `device.kind` that is chosen when a run begins.
+pub const AUTO: &str = "auto";
+
 /// `[device]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
-    /// `"auto"`, `"cpu"` or `"cuda"`.
+    /// `"auto"`, `"cpu"` or `"cuda"`. A run has one of the last two; `"auto"` in that of an earlier
+    /// release is `"cpu"`.
     pub kind: String,
     /// `"f32"` or `"bf16"`.
     pub precision: String,
@@ -404,9 +408,18 @@ pub struct Device {
     pub memory_budget: Option<Bytes>,
 }
 
+impl Device {
+    /// Takes over what a run has begun on, where nothing is asked for.
+    pub fn go_on_from(&mut self, begun: &Self) {
+        if self.kind == AUTO {
+            self.kind.clone_from(&begun.kind);
+        }
+    }
+}
+
 impl Default for Device {
     fn default() -> Self {
-        Self { kind: "cpu".into(), precision: "f32".into(), memory_budget: None }
+        Self { kind: AUTO.into(), precision: "f32".into(), memory_budget: None }
     }
 }
 

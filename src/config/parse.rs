@@ -72,6 +72,15 @@ pub fn of_run(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> 
     checked(read(path, overrides)?)
 }
 
+/// Refuses what no run begins with: a value, or a key that does nothing beside the others.
+///
+/// # Errors
+/// The key, and why.
+pub fn acceptable(config: &Config) -> Result<(), ConfigError> {
+    check::check(config)?;
+    effect::idle(config).first().map_or(Ok(()), |idle| Err(idle.refusal()))
+}
+
 fn checked(mut config: Config) -> Result<Config, ConfigError> {
     config.train.owners = Some(resolve_owners(&config));
     check::check(&config)?;

@@ -11,6 +11,7 @@ mod logarithms;
 pub mod memory;
 mod micro_batch;
 pub mod plan;
+mod seat;
 mod source;
 mod targets;
 
@@ -18,6 +19,7 @@ pub use compute::{Compute, Passing, Watch};
 pub use cuda::room::{Together, Work};
 pub use error::EngineError;
 pub use memory::limits::Footprint;
+pub use seat::Seat;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
@@ -27,6 +29,7 @@ use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
+use cpu::team::Team;
 use cuda::convolutions::Precision;
 use memory::arrange::Choice;
 use memory::far::Place;
@@ -35,16 +38,16 @@ use memory::shown::MemoryPlan;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 
-/// An engine for the calling thread on a device, with a team of `threads` OpenMP threads (a
-/// constant of the run: it decides the last bits). `layout` must be the graph's own. A device or
-/// precision that this version lacks is refused as the configuration refuses it.
+/// An engine for the calling thread on a device, the process's only worker. `layout` must be the
+/// graph's own. A device or precision that this version lacks is refused as the configuration
+/// refuses it.
 pub fn open(
     device: &Device,
     graph: &Graph,
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    open_within(device, (graph, layout), &[], threads, &Limits::none())
+    open_within(device, (graph, layout), &[], Seat::only(threads), &Limits::none())
 }
 
 /// The same, which computes no gradients of the tensors of the layout, by their number, that are
@@ -56,7 +59,7 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    open_within(device, (graph, layout), frozen, threads, &Limits::none())
+    open_within(device, (graph, layout), frozen, Seat::only(threads), &Limits::none())
 }
 
 /// The same, which holds no more of the near tier of memory than `limits` say.
@@ -64,16 +67,16 @@ pub fn open_within(
     device: &Device,
     (graph, layout): (&Graph, &Layout),
     frozen: &[bool],
-    threads: usize,
+    seat: Seat,
     limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = Executor::new(graph, layout, element, seat.threads)?;
             Ok(Box::new(engine.freezing(frozen).within(limits.clone())))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, threads));
+            let (model, device) = ((graph, layout), (precision, seat));
             Ok(Box::new(cuda::executor::Executor::new(model, device, frozen, limits)?))
         }
     }
@@ -94,11 +97,43 @@ pub fn open_soiled(
             Ok(Box::new(engine.within(limits.clone()).soiled()))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, threads));
+            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
             let engine = cuda::executor::Executor::new(model, device, &[], limits)?;
             Ok(Box::new(engine.soiled()))
         }
     }
+}
+
+/// Whether this process sees a card that can compute, with all that so many workers need.
+///
+/// # Errors
+/// It sees one that cannot, and why.
+pub fn has_card(workers: usize) -> Result<bool, String> {
+    cuda::card::is_there(workers)
+}
+
+/// This process waits: it leaves cards that nobody has to those who compute now.
+pub fn stand_back(device: &Device) {
+    if is_card(device) {
+        cuda::card::Place::stand_back();
+    }
+}
+
+/// Whether a worker that has shared a card has one to itself from now on: an engine that is opened
+/// then computes there.
+///
+/// # Errors
+/// They cannot be asked.
+pub fn moves_to_a_free_card(device: &Device, worker: usize) -> Result<bool, EngineError> {
+    if is_card(device) { cuda::card::Place::moves_to_a_free_one(worker) } else { Ok(false) }
+}
+
+/// How many cards this process sees, where they are to compute.
+///
+/// # Errors
+/// They cannot be asked.
+pub fn cards(device: &Device) -> Result<Option<usize>, EngineError> {
+    is_card(device).then(cuda::card::count).transpose()
 }
 
 /// Whether a card computes, and the host only serves it.
@@ -143,14 +178,15 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 /// example `oneDNN 3.2.0 avx512_core_amx`. Devices of one kind agree, others need not.
 ///
 /// # Errors
-/// This machine has no such device, or it does not compute in this precision.
-pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
+/// This machine has no such device, or it does not compute in this precision; or those of so many
+/// workers of a process do not agree.
+pub fn arithmetic(device: &Device, workers: usize) -> Result<String, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
             bf16::check(element, &cpu::arithmetic::isa())?;
             Ok(cpu::arithmetic::arithmetic())
         }
-        Kind::Cuda(precision) => Ok(cuda::card::Card::own(precision.element())?.arithmetic.clone()),
+        Kind::Cuda(precision) => cuda::card::arithmetic(workers, precision.element()),
     }
 }
 
@@ -168,8 +204,8 @@ pub fn refusal(device: &Device) -> Option<String> {
 /// process that has just died may still have its memory. A spill file's is looked for, too.
 ///
 /// # Errors
-/// There is none, and what others hold there counts; kernels do not compute so much at a time; or
-/// a worker's limits are too low.
+/// There is none, and what others hold there counts; kernels do not compute so much at a time; a
+/// worker's limits are too low; or its team would be smaller.
 pub fn check_room(
     device: &Device,
     (graph, layout, frozen): (&Graph, &Layout, &[bool]),
@@ -177,7 +213,9 @@ pub fn check_room(
     (threads, limits): (usize, &Limits),
 ) -> Result<(), EngineError> {
     match asked(device)? {
-        Kind::Cpu(_) if limits.budget_bytes.is_none() && limits.far == Place::Ram => Ok(()),
+        Kind::Cpu(_) if limits.budget_bytes.is_none() && limits.far == Place::Ram => {
+            Team::check(threads)
+        }
         Kind::Cpu(element) => {
             let engine = Executor::new(graph, layout, element, threads)?;
             let engine = engine.freezing(frozen).within(limits.clone());
@@ -204,7 +242,9 @@ pub fn times(
 ) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
     match asked(device)? {
         Kind::Cpu(_) => Err(EngineError::Refused("only a card's calls can be timed".into())),
-        Kind::Cuda(precision) => cuda::times::times((precision, threads), model, samples),
+        Kind::Cuda(precision) => {
+            cuda::times::times((precision, Seat::only(threads)), model, samples)
+        }
     }
 }
 
@@ -261,7 +301,7 @@ pub fn memory_plan(
             engine.within(limits.clone()).memory_plan(batch.max(1))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, threads));
+            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
             cuda::executor::Executor::new(model, device, &[], limits)?.memory_plan(batch.max(1))
         }
     }
@@ -301,7 +341,7 @@ pub fn smallest_budget(
             engine.within(limits.clone()).smallest_budget(batch.max(1))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, threads));
+            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
             cuda::executor::Executor::new(model, device, &[], limits)?.smallest_budget(batch.max(1))
         }
     }

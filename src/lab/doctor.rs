@@ -189,7 +189,7 @@ fn node_launcher() -> Finding {
 
 fn compute() -> Finding {
     const NAME: &str = "compute";
-    match engine::arithmetic(&crate::config::Device::default()) {
+    match engine::arithmetic(&crate::config::Device::default(), 1) {
         Ok(kind) => finding(NAME, Grade::Ok, kind),
         Err(error) => finding(NAME, Grade::Broken, error.to_string()),
     }

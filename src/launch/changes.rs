@@ -69,6 +69,7 @@ pub fn other_length(folder: &Path, config: &Config) -> Option<(PathBuf, String)>
         let old = parse::read(&path.join("config.toml"), &[]).ok()?;
         let mut asked = config.clone();
         asked.model.go_on_from(&old.model);
+        asked.device.go_on_from(&old.device);
         let line = Changes::of(&old, &asked)?.of_length()?;
         Some((path, line))
     })

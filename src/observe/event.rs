@@ -197,7 +197,7 @@ pub struct Setup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     pub mpi: String,
-    /// Library and instruction set, or card, that decide the last bits.
+    /// Library and kind of processor, or card, that decide the last bits.
     pub arithmetic: String,
     /// Of the data set.
     pub classes: u64,

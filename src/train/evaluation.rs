@@ -86,6 +86,11 @@ impl Found {
         (skipped > 0).then_some(Kind::BadImages { set, skipped, of: count })
     }
 
+    /// Wrapping sum over the contents of the samples.
+    pub fn contents(&self) -> u64 {
+        self.totals.contents
+    }
+
     /// What becomes part of the position once all have agreed.
     pub fn evaluated(&self, rank: &Rank) -> Evaluated {
         Evaluated {

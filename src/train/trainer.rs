@@ -263,12 +263,17 @@ impl Trainer {
         let evaluated = found.evaluated(&self.rank);
         let Rank { state, plan, .. } = &mut self.rank;
         state.position.evaluated(evaluated, plan);
+        let contents = (plan.set.validation.hash, found.contents());
+        let otherwise = inexact::at_evaluation(&mut state.position, contents);
         if self.rank.state.position.ending.is_none() {
             self.exchange.resume(&mut Context::of(&mut self.rank, None));
         }
         if self.rank.is_writer() {
             let seconds = (self.rank.clock.now() - began).as_secs_f64();
             self.record.event(&self.rank, evaluated.event(seconds));
+            if let Some(otherwise) = otherwise {
+                self.record.event(&self.rank, otherwise);
+            }
             self.record.bad_images(&self.rank, found.bad_images());
             self.record.evaluated(&self.rank);
         }

@@ -37,14 +37,19 @@ impl Place {
         self.0.path().join(name)
     }
 
-    fn command(&self, command: &[&str], keys: &[&str]) -> Output {
+    fn program(&self, command: &[&str], keys: &[&str]) -> Command {
         let set = format!("data.train={}", self.at("set").display());
         let mut program = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
         program.args(command).arg(self.at("run.toml")).args(["-s", &set]);
         for key in keys {
             program.args(["-s", key]);
         }
-        program.arg("--run-dir").arg(self.at("run")).output().unwrap()
+        program.arg("--run-dir").arg(self.at("run"));
+        program
+    }
+
+    fn command(&self, command: &[&str], keys: &[&str]) -> Output {
+        self.program(command, keys).output().unwrap()
     }
 
     fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
@@ -133,4 +138,20 @@ fn a_limit_on_processes_is_named() {
     let said = said(&output);
     assert_eq!(output.status.code(), Some(70), "{said}");
     assert!(said.contains("the limit on processes (ulimit -u) is 1; raise it"), "{said}");
+}
+
+#[test]
+fn teams_that_would_be_smaller_than_asked_are_refused() {
+    let place = Place::new();
+    let before = place.tree();
+    let limited = |threads: &str| {
+        let mut program = place.program(&["train"], &[threads]);
+        program.env("OMP_THREAD_LIMIT", "1").output().unwrap()
+    };
+    let refused = limited("train.threads=2");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("OMP_THREAD_LIMIT: a team of 2 threads would have 1"));
+    assert!(place.tree() == before, "it left something");
+    let enough = limited("train.threads=1");
+    assert_eq!(enough.status.code(), Some(0), "{}", said(&enough));
 }

@@ -330,3 +330,38 @@ fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
         std::fs::write(&one, &whole).unwrap();
     }
 }
+
+#[test]
+fn validation_pictures_that_a_replacement_finds_rewritten_end_exactness() {
+    let _turn = alone();
+    let share = Share::new("changed-validation");
+    // Of two ranks the last one measures it.
+    let picture = |set: &Path| {
+        let (first, _) = picture(set);
+        let others = std::fs::read_dir(first.parent().unwrap()).unwrap();
+        let mut others = others.map(|entry| entry.unwrap().path()).filter(|path| *path != first);
+        others.next().expect("two of a class")
+    };
+    let one = picture(&share.set().join("validation"));
+    let [mut whole, mut other] =
+        [&one, &picture(&share.set().join("train"))].map(|path| std::fs::read(path).unwrap());
+    // What follows the end of a JPEG is nothing: both get one length.
+    let bytes = whole.len().max(other.len());
+    whole.resize(bytes, 0);
+    other.resize(bytes, 0);
+    std::fs::write(&one, &whole).unwrap();
+    let keys = [STEPS, RESPAWN, "evaluation.every=2steps", "evaluation.batch=1"];
+    for (name, now) in [("same", &whole), ("rewritten", &other)] {
+        let run = share.0.join(name);
+        let change = || {
+            let file = std::fs::File::options().write(true).open(&one).unwrap();
+            file.write_all_at(now, 0).unwrap();
+        };
+        let said = changed_under(share.command("launch", &run, &keys), &run, change, Killed::Last);
+        let result = completed(name, &run, &said);
+        assert_eq!(result.recoveries.len(), 1, "{name}: {}", said.stderr);
+        assert_eq!(result.exact, name == "same", "{name}: {}", said.stderr);
+        let told = said.stderr.contains("were others than at the first evaluation");
+        assert_eq!(told, name == "rewritten", "{name}: {}", said.stderr);
+    }
+}

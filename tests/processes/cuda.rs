@@ -33,6 +33,8 @@ fn on_a_card(folder: &Path, more: &[&str]) -> Command {
 /// Its process finds the fake driver and compiler, and keeps what they make beside this folder.
 fn with_a_card<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     command.env("LD_LIBRARY_PATH", fake::folder()).env("KINTSUGI_CUDA", fake::folder());
+    // Nobody else's card, whoever tests here.
+    command.env("KINTSUGI_FAKE_CUDA_UUID", std::process::id().to_string());
     command.env("XDG_CACHE_HOME", folder.with_extension("cache"))
 }
 
@@ -81,6 +83,100 @@ fn runs_on_cards_have_the_same_bits_whoever_dies_and_however_many_there_are() {
     assert_eq!(played("cuda-bf16-killed", &[bf16, kills]), (coarse.clone(), 2));
     assert_ne!(coarse, calm, "it was computed in bf16");
     assert_ne!(played("cuda-cpu", &["device.kind=cpu"]).0, calm, "it was computed elsewhere");
+}
+
+/// Each sample of a step by itself: one worker's memory.
+const ALONE: [&str; 4] = ["run.ranks=1", "train.workers=2", "data.image_size=24", "train.steps=5"];
+
+#[test]
+fn workers_of_a_rank_have_a_card_each_and_the_same_bits() {
+    let _turn = alone();
+    let on = |name: &str, cards: &str, bytes: usize, more: &[&str]| {
+        let folder = run_dir(name);
+        let mut command = on_a_card(&folder, &[&ALONE[..], more].concat());
+        command.env("KINTSUGI_FAKE_CUDA_CARDS", cards);
+        (run(command.env("KINTSUGI_FAKE_CUDA_BYTES", bytes.to_string()), LIMIT), folder)
+    };
+    let whole = 1 << 30;
+    let (shared, folder) = on("cuda-one-card", "1", whole, &[]);
+    let (calm, _) = hash_of("cuda-one-card", &folder, &shared);
+    // Two workers on a card take what it has not; each on its own does.
+    let needed = |bytes: usize| {
+        let (ended, _) = on("cuda-too-small", "1", bytes, &[]);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let said = ended.stderr.split_once("device.kind: \"cuda\": ").expect("what it needs").1;
+        assert!(said.contains("needed on a card (2 workers, "), "{said}");
+        said.split(' ').next().expect("a number").parse::<f64>().expect("megabytes") * 1e6
+    };
+    let room = (needed(1 << 16) * 0.75) as usize;
+    needed(room);
+    let (own, folder) = on("cuda-two-cards", "2", room, &[]);
+    assert_eq!(hash_of("cuda-two-cards", &folder, &own), (calm.clone(), 0));
+    let kill = r#"faults.plan=[{kind="kill", rank=1, step=2, phase="in_backward"}]"#;
+    let four = ["run.ranks=2", kill];
+    let (killed, folder) = on("cuda-four-cards", "4", room, &four);
+    assert_eq!(hash_of("cuda-four-cards", &folder, &killed), (calm, 1));
+    let folder = run_dir("cuda-two-kinds");
+    let mut command = on_a_card(&folder, &ALONE);
+    command.env("KINTSUGI_FAKE_CUDA_CARDS", "2").env("KINTSUGI_FAKE_CUDA_OTHER", "another");
+    let ended = run(&mut command, LIMIT);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cards of one kind"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_spare_moves_to_the_card_of_the_rank_whose_seat_it_gets() {
+    let _turn = alone();
+    let two = ["run.ranks=2", "recovery.refill_spares=false"];
+    let (calm, _) = played("cuda-unspared", &two);
+    let ladder = r#"recovery.ladder=["spare"]"#;
+    let spare = [ladder, "recovery.spares=1", "recovery.warm_spares=true"];
+    let kill = [r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#];
+    for (cards, moves) in [("2", 1), ("1", 0)] {
+        let name = format!("cuda-spare-{cards}");
+        let folder = run_dir(&name);
+        let mut command = on_a_card(&folder, &[&two[..], &spare, &kill].concat());
+        command.env("RUST_LOG", "info");
+        let ended = run(command.env("KINTSUGI_FAKE_CUDA_CARDS", cards), LIMIT);
+        assert_eq!(hash_of(&name, &folder, &ended), (calm.clone(), 1), "{}", ended.stderr);
+        let logs = std::fs::read_dir(folder.join("logs")).expect("logs");
+        let told = logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok());
+        let moved: usize = told.map(|log| log.matches("moves to a card").count()).sum();
+        assert_eq!(moved, moves, "{name}");
+    }
+}
+
+#[test]
+fn a_card_computes_unasked_where_there_is_one_that_can() {
+    let _turn = alone();
+    let begun_on = |folder: &Path| {
+        let text = std::fs::read_to_string(folder.join("config.toml")).expect("a configuration");
+        text.parse::<toml::Table>().expect("TOML")["device"]["kind"].to_string()
+    };
+    let auto = ["device.kind=auto"];
+    let (calm, _) = played("cuda-asked", &[]);
+    let folder = run_dir("cuda-unasked");
+    let ended = run(&mut on_a_card(&folder, &auto), LIMIT);
+    assert_eq!(hash_of("cuda-unasked", &folder, &ended), (calm, 0));
+    assert_eq!(begun_on(&folder), "\"cuda\"");
+    // It goes on there, whatever the machine now has.
+    let longer = ["device.kind=auto", "train.steps=14"];
+    let mut command = launch(&folder, &[&SMALL[..], &longer].concat());
+    let ended = run(command.env("KINTSUGI_CUDA", "/nowhere").env_remove("LD_LIBRARY_PATH"), LIMIT);
+    if kintsugi_ffi::cuda::Driver::open(None).is_err() {
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        assert!(ended.stderr.contains("no libcuda.so.1"), "{}", ended.stderr);
+    }
+    let ended = run(&mut on_a_card(&folder, &longer), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&folder).steps, 14);
+    // Another card that cannot: processors, and why.
+    let folder = run_dir("cuda-refuses-threads");
+    let ended = run(&mut on_a_card(&folder, &["device.kind=auto", "train.threads=2"]), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let why = "processors compute, no card: `train.threads = 2`";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    assert_eq!(begun_on(&folder), "\"cpu\"");
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn the_whole_table_of_modes_has_one_hash_a_model() {
     let _turn = alone();
     let in_bf16 = Device { precision: "bf16".into(), ..Device::default() };
     let precisions =
-        if engine::arithmetic(&in_bf16).is_ok() { &["f32", "bf16"][..] } else { &["f32"] };
+        if engine::arithmetic(&in_bf16, 1).is_ok() { &["f32", "bf16"][..] } else { &["f32"] };
     for (model, side) in TABLE {
         for precision in precisions {
             let keys = [

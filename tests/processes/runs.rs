@@ -293,16 +293,18 @@ fn plain_mpirun_works_and_warns_of_missing_flags() {
 #[test]
 fn ranks_of_a_plain_mpirun_with_other_keys_do_not_begin() {
     let _turn = alone();
-    let folder = run_dir("plain-others");
-    let mut command = plain_mpirun(&folder, &["-n", "1"]);
-    command.args([":", "-n", "1", env!("CARGO_BIN_EXE_kintsugi"), "train"]);
-    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
-    command.args(["-s", "optimizer.learning_rate=0.06"]);
-    let ended = run(&mut command, LIMIT);
-    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("were started with other keys that decide"), "{}", ended.stderr);
-    assert!(!folder.join("ledger.jsonl").exists(), "a step was committed");
-    assert_nothing_runs(&folder);
+    for other in ["optimizer.learning_rate=0.06", "train.steps=7"] {
+        let folder = run_dir("plain-others");
+        let mut command = plain_mpirun(&folder, &["-n", "1"]);
+        command.args([":", "-n", "1", env!("CARGO_BIN_EXE_kintsugi"), "train"]);
+        command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
+        command.args(["-s", other]);
+        let ended = run(&mut command, LIMIT);
+        assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(ended.stderr.contains("were started with other keys"), "{}", ended.stderr);
+        assert!(!folder.join("ledger.jsonl").exists(), "a step was committed");
+        assert_nothing_runs(&folder);
+    }
 }
 
 #[test]

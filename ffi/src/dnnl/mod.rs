@@ -43,6 +43,13 @@ pub fn set_threads(n: usize) {
     }
 }
 
+/// The most threads that a team has (`OMP_THREAD_LIMIT`): larger ones are made smaller without a
+/// word.
+pub fn thread_limit() -> usize {
+    // SAFETY: it reads a setting of libgomp.
+    usize::try_from(unsafe { sys::omp_get_thread_limit() }).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -83,6 +83,7 @@ pub const QUERY_INNER_IDXS: c_int = 265;
 unsafe extern "C" {
     pub fn omp_set_num_threads(threads: c_int);
     pub fn omp_set_dynamic(on: c_int);
+    pub fn omp_get_thread_limit() -> c_int;
 
     pub fn dnnl_version() -> *const version_t;
     pub fn dnnl_get_effective_cpu_isa() -> c_int;

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 without a card: one device, whose memory is the host's and whose kernels are twins
+/* A libcuda.so.1 without a card: devices whose memory is the host's and whose kernels are twins
  * (twin.h). Work is done when it is asked for, or, in a stream that is being captured, when the graph
  * is launched. What a real driver refuses is refused: addresses that nobody allocated, waiting within
  * a capture, arguments of the wrong kind of handle.
@@ -7,7 +7,9 @@
  * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
  * Of several processes only the first fails that gets there, where KINTSUGI_FAKE_CUDA_ONCE names a
  * file that none of them has made yet.
- * KINTSUGI_FAKE_CUDA_BYTES is how much memory the device has (1 GiB).
+ * KINTSUGI_FAKE_CUDA_UUID is a number in the names of its devices, which processes share out.
+ * KINTSUGI_FAKE_CUDA_BYTES is how much memory a device has (1 GiB), KINTSUGI_FAKE_CUDA_CARDS how many
+ * there are (1); KINTSUGI_FAKE_CUDA_OTHER names the last one, which is then of another kind.
  * An error after which a process must end is the answer to every later call, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,15 +30,16 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, I
     ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
 #define FRESH 0xa5 /* what new memory is full of */
 #define EXTERNAL 1u
+#define CARDS_MAX 8
 #define MOVED_MICROSECONDS 20000 /* what managed memory takes that is not on the device */
 
 typedef uint64_t address;
 /* Managed memory takes room where it is near, and was somewhere else once it has been sent there. */
-struct block { struct block *next; size_t bytes; char *start; int managed, near, moved; unsigned long rank; };
+struct block { struct block *next; size_t bytes; char *start; int managed, near, moved, card; unsigned long rank; };
 struct pin { struct pin *next; char *start; size_t bytes; };
 struct graph;
-struct event { int recorded, asked; struct graph *capture; struct timespec when; };
-struct stream { struct stream *next; struct graph *capture; };
+struct event { int recorded, asked, card; struct graph *capture; struct timespec when; };
+struct stream { struct stream *next; struct graph *capture; int card; };
 /* Where it was made of a source: that, for its element types. */
 struct module { char *source; };
 enum what { COPY, CLEAR, LAUNCH, HAPPEN };
@@ -56,14 +59,16 @@ struct work {
 struct graph { struct work *first, **last; struct stream *origin; };
 
 __thread unsigned twin_block[3], twin_blocks[3], twin_threads[3];
-static __thread void *current;
+static __thread int *current; /* one of `retained` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
 static struct pin *pins;
 static struct stream *streams;
-static size_t used_bytes, memory_bytes = (size_t)1 << 30;
+static size_t used_bytes[CARDS_MAX], memory_bytes = (size_t)1 << 30;
 static unsigned long ranks;
-static int ready, sticky, live, retained;
+static int ready, sticky, live, cards = 1, retained[CARDS_MAX];
+#define CARD ((int)(current - retained))
+#define IS_NONE(card) ((card) < 0 || (card) >= cards)
 static char plan[256];
 static int calls_of_plan[8];
 
@@ -124,7 +129,12 @@ API fake_inject(const char *text)
 }
 
 /* Handles and contexts that were made and not given back. */
-API fake_live(void) { return live + retained; }
+API fake_live(void)
+{
+    int all = live;
+    for (int card = 0; card < CARDS_MAX; card++) all += retained[card];
+    return all;
+}
 
 API cuInit(unsigned flags)
 {
@@ -132,6 +142,8 @@ API cuInit(unsigned flags)
     if (text && !*plan) fake_inject(text);
     const char *bytes = getenv("KINTSUGI_FAKE_CUDA_BYTES");
     if (bytes) memory_bytes = strtoull(bytes, NULL, 10);
+    const char *count = getenv("KINTSUGI_FAKE_CUDA_CARDS");
+    if (count) cards = atoi(count) > CARDS_MAX ? CARDS_MAX : atoi(count);
     BEGIN("cuInit");
     ready = flags == 0;
     return ready ? SUCCESS : INVALID_VALUE;
@@ -173,56 +185,61 @@ API cuGetErrorString(int code, const char **text)
     return INVALID_VALUE;
 }
 
-API cuDeviceGetCount(int *count) { BEGIN("cuDeviceGetCount"); *count = 1; return SUCCESS; }
+API cuDeviceGetCount(int *count) { BEGIN("cuDeviceGetCount"); *count = cards; return SUCCESS; }
 API cuDeviceGet(int *device, int ordinal)
 {
     BEGIN("cuDeviceGet");
     *device = ordinal;
-    return ordinal ? INVALID_DEVICE : SUCCESS;
+    return IS_NONE(ordinal) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDeviceGetName(char *name, int room, int device)
 {
     BEGIN("cuDeviceGetName");
-    snprintf(name, room, "a fake device");
-    return device ? INVALID_DEVICE : SUCCESS;
+    const char *other = getenv("KINTSUGI_FAKE_CUDA_OTHER");
+    snprintf(name, room, "%s", other && device == cards - 1 ? other : "a fake device");
+    return IS_NONE(device) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 {
     BEGIN("cuDeviceGetUuid");
-    memset(uuid, 7, 16);
-    return device ? INVALID_DEVICE : SUCCESS;
+    const char *own = getenv("KINTSUGI_FAKE_CUDA_UUID");
+    unsigned long number = own ? strtoul(own, NULL, 10) : 7;
+    memset(uuid, 7 + device, 16);
+    memcpy(uuid, &number, sizeof number);
+    return IS_NONE(device) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDeviceGetAttribute(int *value, int which, int device)
 {
     BEGIN("cuDeviceGetAttribute");
     *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 4 : 1;
-    return device ? INVALID_DEVICE : SUCCESS;
+    return IS_NONE(device) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
     BEGIN("cuDeviceTotalMem");
     *bytes = memory_bytes;
-    return device ? INVALID_DEVICE : SUCCESS;
+    return IS_NONE(device) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDevicePrimaryCtxRetain(void **context, int device)
 {
     BEGIN("cuDevicePrimaryCtxRetain");
-    *context = &retained;
-    retained++;
-    return device ? INVALID_DEVICE : SUCCESS;
+    if (IS_NONE(device)) return INVALID_DEVICE;
+    *context = &retained[device];
+    retained[device]++;
+    return SUCCESS;
 }
 API cuDevicePrimaryCtxRelease_v2(int device)
 {
     BEGIN("cuDevicePrimaryCtxRelease");
-    if (device || !retained) return INVALID_CONTEXT;
-    retained--;
+    if (IS_NONE(device) || !retained[device]) return INVALID_CONTEXT;
+    retained[device]--;
     return SUCCESS;
 }
 API cuCtxSetCurrent(void *context)
 {
     /* Says nothing of earlier work. */
     current = context;
-    return context == NULL || context == &retained ? SUCCESS : INVALID_CONTEXT;
+    return context == NULL || !IS_NONE(CARD) ? SUCCESS : INVALID_CONTEXT;
 }
 static int any_capture(void)
 {
@@ -243,17 +260,23 @@ static struct block *block_of(const char *start, size_t bytes)
             return b;
     return NULL;
 }
+/* Nobody here lets devices read each other's memory. */
+static int is_here(const char *start, size_t bytes)
+{
+    struct block *b = block_of(start, bytes);
+    return b && b->card == CARD;
+}
 API cuMemAlloc_v2(address *start, size_t bytes)
 {
     IN_CONTEXT("cuMemAlloc");
     if (!bytes) return INVALID_VALUE;
-    if (bytes > memory_bytes - used_bytes) return OUT_OF_MEMORY;
+    if (bytes > memory_bytes - used_bytes[CARD]) return OUT_OF_MEMORY;
     struct block *b = malloc(sizeof *b);
-    *b = (struct block){ .next = blocks, .bytes = bytes,
+    *b = (struct block){ .next = blocks, .bytes = bytes, .card = CARD,
         .start = aligned_alloc(256, (bytes + 255) / 256 * 256) };
     memset(b->start, FRESH, bytes);
     blocks = b;
-    used_bytes += bytes;
+    used_bytes[CARD] += bytes;
     live++;
     *start = (address)b->start;
     return SUCCESS;
@@ -261,18 +284,18 @@ API cuMemAlloc_v2(address *start, size_t bytes)
 /* Makes managed memory be on the device: who came first goes for it, whoever was touched since. */
 static int bring(struct block *b)
 {
-    while (!b->near && used_bytes + b->bytes > memory_bytes) {
+    while (!b->near && used_bytes[b->card] + b->bytes > memory_bytes) {
         struct block *victim = NULL;
         for (struct block *o = blocks; o; o = o->next)
-            if (o->managed && o->near && (!victim || o->rank < victim->rank)) victim = o;
+            if (o->managed && o->near && o->card == b->card && (!victim || o->rank < victim->rank)) victim = o;
         if (!victim) return OUT_OF_MEMORY;
         victim->near = 0;
         victim->moved = 1;
-        used_bytes -= victim->bytes;
+        used_bytes[b->card] -= victim->bytes;
     }
     if (!b->near) {
         if (b->moved) usleep(MOVED_MICROSECONDS);
-        used_bytes += b->bytes;
+        used_bytes[b->card] += b->bytes;
         b->near = 1;
         b->rank = ++ranks;
     }
@@ -283,7 +306,7 @@ API cuMemAllocManaged(address *start, size_t bytes, unsigned flags)
     IN_CONTEXT("cuMemAllocManaged");
     if (!bytes || flags != 1) return INVALID_VALUE;
     struct block *b = malloc(sizeof *b);
-    *b = (struct block){ .next = blocks, .bytes = bytes, .managed = 1,
+    *b = (struct block){ .next = blocks, .bytes = bytes, .managed = 1, .card = CARD,
         .start = aligned_alloc(256, (bytes + 255) / 256 * 256) };
     memset(b->start, FRESH, bytes);
     blocks = b;
@@ -311,7 +334,7 @@ API cuMemPrefetchAsync_v2(address start, size_t bytes, struct location to, unsig
         b->rank = ++ranks;
         return status;
     }
-    if (b->near) used_bytes -= b->bytes;
+    if (b->near) used_bytes[b->card] -= b->bytes;
     b->near = 0;
     b->moved = 1;
     return SUCCESS;
@@ -323,7 +346,7 @@ API cuMemFree_v2(address start)
         struct block *b = *at;
         if ((address)b->start != start) continue;
         *at = b->next;
-        if (!b->managed || b->near) used_bytes -= b->bytes;
+        if (!b->managed || b->near) used_bytes[b->card] -= b->bytes;
         live--;
         free(b->start);
         free(b);
@@ -334,7 +357,7 @@ API cuMemFree_v2(address start)
 API cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes)
 {
     IN_CONTEXT("cuMemGetInfo");
-    *free_bytes = memory_bytes - used_bytes;
+    *free_bytes = memory_bytes - used_bytes[CARD];
     *bytes = memory_bytes;
     return SUCCESS;
 }
@@ -395,7 +418,7 @@ static int run(const struct work *w)
 }
 static int put(struct stream *stream, struct work work)
 {
-    if (!stream) return INVALID_HANDLE;
+    if (!stream || stream->card != CARD) return INVALID_HANDLE;
     if (!stream->capture) return run(&work);
     struct work *copy = malloc(sizeof *copy);
     *copy = work;
@@ -406,21 +429,21 @@ static int put(struct stream *stream, struct work work)
 API cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemcpyHtoDAsync");
-    if (!block_of((char *)to, bytes)) return INVALID_VALUE;
+    if (!is_here((char *)to, bytes)) return INVALID_VALUE;
     return put(stream, (struct work){ .what = COPY, .to = (char *)to, .from = from,
         .device = (char *)to, .bytes = bytes });
 }
 API cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemcpyDtoHAsync");
-    if (!block_of((char *)from, bytes)) return INVALID_VALUE;
+    if (!is_here((char *)from, bytes)) return INVALID_VALUE;
     return put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
         .device = (char *)from, .bytes = bytes });
 }
 API cuMemsetD8Async(address to, unsigned char value, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemsetD8Async");
-    if (!block_of((char *)to, bytes)) return INVALID_VALUE;
+    if (!is_here((char *)to, bytes)) return INVALID_VALUE;
     return put(stream, (struct work){ .what = CLEAR, .to = (char *)to, .device = (char *)to,
         .value = value, .bytes = bytes });
 }
@@ -430,7 +453,7 @@ API cuStreamCreate(struct stream **stream, unsigned flags)
     IN_CONTEXT("cuStreamCreate");
     if (flags > 1) return INVALID_VALUE;
     *stream = malloc(sizeof **stream);
-    **stream = (struct stream){ streams, NULL };
+    **stream = (struct stream){ streams, NULL, CARD };
     streams = *stream;
     live++;
     return SUCCESS;
@@ -455,6 +478,7 @@ API cuStreamSynchronize(struct stream *stream)
 API cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags)
 {
     IN_CONTEXT("cuStreamWaitEvent");
+    if (stream->card != CARD || event->card != CARD) return INVALID_HANDLE;
     if (event->capture) stream->capture = event->capture;
     return flags ? INVALID_VALUE : SUCCESS;
 }
@@ -463,6 +487,7 @@ API cuEventCreate(struct event **event, unsigned flags)
     IN_CONTEXT("cuEventCreate");
     (void)flags;
     *event = calloc(1, sizeof **event);
+    (*event)->card = CARD;
     live++;
     return SUCCESS;
 }
@@ -476,6 +501,7 @@ API cuEventDestroy_v2(struct event *event)
 API cuEventRecordWithFlags(struct event *event, struct stream *stream, unsigned flags)
 {
     IN_CONTEXT("cuEventRecordWithFlags");
+    if (event->card != CARD) return INVALID_HANDLE;
     if (flags == EXTERNAL && !stream->capture) return INVALID_VALUE;
     if (flags != EXTERNAL && stream->capture) {
         event->capture = stream->capture;

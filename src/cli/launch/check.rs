@@ -20,7 +20,7 @@ use crate::launch::start::claim::{self, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening::{self, Processors, Room};
 use crate::launch::start::run_dir::{Found, Owners};
-use crate::observe::console;
+use crate::observe::console::{self, say};
 use crate::observe::ledger;
 use crate::run_folder;
 use crate::train::TrainError;
@@ -75,7 +75,8 @@ pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> Ex
 }
 
 fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, Refused> {
-    let Begun { mut job, limits, folder, .. } = begun;
+    let Begun { mut job, limits, folder, remarks } = begun;
+    remarks.iter().for_each(|remark| say!("warning: {remark}"));
     beginning::check_machine(&job)?;
     let there = claim::look(&mut job, (owners, past), &fix)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));
@@ -107,6 +108,7 @@ fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, R
     let line = limits.line();
     let line = line.strip_prefix("limits: ").unwrap_or(&line).to_owned();
     found.push(graded("time limits", line, &opening::doubts(limits)));
+    found.extend(opening::cards(&job).map(|line| ok("cards", line)));
     found.extend(opening::several(&job).map(|line| ok("nodes", line)));
     Ok(found)
 }

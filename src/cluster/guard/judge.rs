@@ -82,9 +82,15 @@ pub type ThreadState = char;
 
 /// Whether a silence is a hang, given the ticker's state: one that is ready to run (R) lacks a
 /// processor, one in the kernel's hands (D) memory or a disk, and both are given far more time.
-/// `None`: the thread is gone.
-pub fn silence_is_death(silence: Duration, ticker: Option<ThreadState>) -> bool {
-    !matches!(ticker, Some('R' | 'D')) || silence > SILENCE_MAX * STARVED_FACTOR
+/// `None`: the thread is gone. A ticker that was starved may have its turn in the moment in which
+/// it is looked at, and sleep then as it should: so its beat is asked for once more, afterwards.
+pub fn silence_is_death(
+    silence: Duration,
+    ticker: impl FnOnce() -> Option<ThreadState>,
+    has_beaten: impl FnOnce() -> bool,
+) -> bool {
+    let starved = matches!(ticker(), Some('R' | 'D'));
+    !has_beaten() && (!starved || silence > SILENCE_MAX * STARVED_FACTOR)
 }
 
 /// The history of one rank, as far as it matters.
@@ -391,14 +397,29 @@ mod tests {
         assert!(matches!(found, Some((_, Verdict::Silent(_)))), "{found:?}");
     }
 
+    fn dies(silence: f64, ticker: Option<ThreadState>) -> bool {
+        silence_is_death(seconds(silence), || ticker, || false)
+    }
+
+    #[test]
+    fn a_beat_that_comes_while_the_ticker_is_looked_at_counts() {
+        // It slept because it had beaten: seen after it was looked at.
+        let looked = std::cell::Cell::new(false);
+        let ticker = || {
+            looked.set(true);
+            Some('S')
+        };
+        assert!(!silence_is_death(seconds(9.0), ticker, || looked.get()));
+    }
+
     #[test]
     fn a_ticker_that_lacks_a_processor_is_given_time() {
-        assert!(silence_is_death(seconds(1.1), Some('T')));
-        assert!(silence_is_death(seconds(1.1), Some('S')));
-        assert!(silence_is_death(seconds(1.1), None));
-        assert!(!silence_is_death(seconds(1.1), Some('R')));
-        assert!(!silence_is_death(seconds(49.0), Some('D')));
-        assert!(silence_is_death(seconds(51.0), Some('R')));
+        assert!(dies(1.1, Some('T')));
+        assert!(dies(1.1, Some('S')));
+        assert!(dies(1.1, None));
+        assert!(!dies(1.1, Some('R')));
+        assert!(!dies(49.0, Some('D')));
+        assert!(dies(51.0, Some('R')));
     }
 
     #[test]

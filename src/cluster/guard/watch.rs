@@ -71,8 +71,9 @@ fn sample_until_the_end(orders: &Orders, rank: &PidFd, board: &Board) {
     let mut judge = Judge::new(orders.limits, os::monotonic_time());
     let mut told = false;
     while !rank.has_ended_within(SAMPLE_EVERY) {
-        let verdict = judge.on(os::monotonic_time(), board.read());
-        let Some(words) = condemned(verdict, orders.pid, board) else { continue };
+        let reading = board.read();
+        let verdict = judge.on(os::monotonic_time(), reading);
+        let Some(words) = condemned(verdict, orders.pid, (board, reading.beat)) else { continue };
         if !told {
             // Before the kill: the survivors look for it as soon as they have repaired the world.
             last_words::leave(&orders.last_words, last_words::VERDICT, &words);
@@ -83,13 +84,13 @@ fn sample_until_the_end(orders: &Orders, rank: &PidFd, board: &Board) {
     }
 }
 
-/// The reason to kill the rank, if there is one.
-fn condemned(verdict: Verdict, pid: u32, board: &Board) -> Option<String> {
+/// The reason to kill the rank, if there is one; `beat`: the one that the verdict knows.
+fn condemned(verdict: Verdict, pid: u32, (board, beat): (&Board, u64)) -> Option<String> {
     match verdict {
         Verdict::Lives => None,
         Verdict::Silent(silence) => {
-            let state = board.ticker().and_then(|thread| thread_state(pid, thread));
-            judge::silence_is_death(silence, state).then(|| {
+            let ticker = || board.ticker().and_then(|thread| thread_state(pid, thread));
+            judge::silence_is_death(silence, ticker, || board.read().beat != beat).then(|| {
                 let seconds = silence.as_secs_f64();
                 format!("stopped: no beat for {seconds:.1} s, killed by its guardian")
             })

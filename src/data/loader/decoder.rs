@@ -40,6 +40,14 @@ pub(super) struct Became {
     pub(super) fetched: Fetched,
 }
 
+/// A sample that is kept decoded.
+pub(super) struct Thumbnail {
+    /// As the recipe resizes it.
+    pub(super) pixels: Box<[u8]>,
+    /// Of its bytes, as of [`Fetched`].
+    pub(super) contents: u64,
+}
+
 /// A lock whose holder panicked still guards plain data that is whole.
 pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
@@ -96,15 +104,16 @@ impl Decoder {
         &self,
         bench: &mut Bench,
         id: u64,
-    ) -> Result<Option<Box<[u8]>>, DataError> {
+    ) -> Result<Option<Thumbnail>, DataError> {
         let done = self.guarded(id, || {
-            let (cut, _) = self.read_part(bench, id, View::Centre)?;
+            let (cut, Fetched { contents, .. }) = self.read_part(bench, id, View::Centre)?;
             let pixels = self.recipe.thumbnail(bench, &cut);
             bench.scratch.reuse(cut.image.pixels);
-            pixels.map_err(|reason| self.sample_error(id, reason))
+            let pixels = pixels.map_err(|reason| self.sample_error(id, reason))?;
+            Ok(Thumbnail { pixels, contents })
         });
         match done {
-            Ok(pixels) => Ok(Some(pixels)),
+            Ok(kept) => Ok(Some(kept)),
             Err(error) => self.judge(id, error).map(|()| None),
         }
     }

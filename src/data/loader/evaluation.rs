@@ -9,10 +9,10 @@ use crate::data::view::prepare::{Bench, View};
 use crate::data::{Batch, DataError};
 
 use super::LoaderOptions;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, Thumbnail};
 
-/// One cached sample: its resized bytes, or nothing when it is bad and skipped.
-type Kept = OnceLock<Option<Box<[u8]>>>;
+/// One cached sample, or nothing when it is bad and skipped.
+type Kept = OnceLock<Option<Thumbnail>>;
 
 /// The validation set, ready for the engine.
 pub struct Evaluation {
@@ -60,10 +60,14 @@ impl Evaluation {
             batch.mix = batch.mix.wrapping_add(mix(0, id));
             let start = batch.labels.len() * each;
             let values = &mut batch.images[start..start + each];
-            let label = match self.kept.get(id as usize) {
+            let (label, contents) = match self.kept.get(id as usize) {
                 Some(place) => self.fill_kept(&mut bench, place, id, values)?,
-                None => self.decoder.fill(&mut bench, id, View::Centre, values)?.label,
+                None => {
+                    let became = self.decoder.fill(&mut bench, id, View::Centre, values)?;
+                    (became.label, became.fetched.contents)
+                }
             };
+            batch.contents = batch.contents.wrapping_add(contents);
             match label {
                 Some(label) => batch.labels.push(label),
                 None => batch.skipped += 1,
@@ -79,14 +83,14 @@ impl Evaluation {
         place: &Kept,
         id: u64,
         values: &mut [f32],
-    ) -> Result<Option<u32>, DataError> {
+    ) -> Result<(Option<u32>, u64), DataError> {
         if place.get().is_none() {
             // Two threads may decode the same sample at once; both get the same bytes.
             let _ = place.set(self.decoder.thumbnail(bench, id)?);
         }
-        let Some(Some(pixels)) = place.get() else { return Ok(None) };
-        self.decoder.recipe.fill_from_thumbnail(pixels, values);
-        Ok(Some(self.decoder.set.source.label(id)))
+        let Some(Some(kept)) = place.get() else { return Ok((None, 0)) };
+        self.decoder.recipe.fill_from_thumbnail(&kept.pixels, values);
+        Ok((Some(self.decoder.set.source.label(id)), kept.contents))
     }
 
     /// Names of bad images found since the last call, each once.

@@ -95,7 +95,8 @@ impl DataSet {
     fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
         bytes.clear();
         let Some(location) = self.source.location(id) else {
-            return Ok(Fetched { contents: 0, length: Length::AsListed });
+            let contents = self.source.held(id);
+            return Ok(Fetched { contents, length: Length::AsListed });
         };
         self.bring(id, &location, bytes)?;
         let length = match location.extent {

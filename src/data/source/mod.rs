@@ -51,6 +51,10 @@ pub trait Source: Send + Sync {
     fn decode_part(&self, id: u64, bytes: &[u8], _wanted: Wanted<'_>) -> Result<Cut, String> {
         self.decode(id, bytes).map(Cut::from)
     }
+    /// A hash of the bytes of a sample without a location, where it has any; 0: it has none.
+    fn held(&self, _id: u64) -> u64 {
+        0
+    }
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;
     /// Appends the sample's name within the set, which is the same wherever the set lies and

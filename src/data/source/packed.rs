@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::config::Shown;
 use crate::data::store::{FetchError, Kind, Location, Store};
@@ -150,6 +150,12 @@ impl Packed {
         let Format { record, pixels, .. } = self.format;
         part.header + (id - part.first) * record + pixels
     }
+
+    /// The sample's pixels in what is held of its file.
+    fn planes<'a>(&self, part: &BatchFile, held: &'a [u8], id: u64) -> Option<&'a [u8]> {
+        let at = self.offset(part, id) as usize;
+        held.get(at..at + (self.format.record - self.format.pixels) as usize)
+    }
 }
 
 impl Source for Packed {
@@ -178,14 +184,11 @@ impl Source for Packed {
     }
 
     fn decode(&self, id: u64, fetched: &[u8]) -> Result<Image, String> {
-        let Format { height, width, channels, record, pixels, .. } = self.format;
+        let Format { height, width, channels, .. } = self.format;
         let part = self.part(id);
         let planes = match &part.held {
             None => fetched,
-            Some(held) => {
-                let at = self.offset(part, id) as usize;
-                held.get(at..at + (record - pixels) as usize).ok_or("the file has too few bytes")?
-            }
+            Some(held) => self.planes(part, held, id).ok_or("the file has too few bytes")?,
         };
         // The files hold one plane per channel; an image is interleaved.
         let area = (height * width) as usize;
@@ -196,6 +199,12 @@ impl Source for Packed {
                 .collect(),
         };
         Ok(Image { height, width, channels, pixels })
+    }
+
+    fn held(&self, id: u64) -> u64 {
+        let part = self.part(id);
+        let planes = part.held.as_ref().and_then(|held| self.planes(part, held, id));
+        planes.map_or(0, |planes| xxh3_64_with_seed(planes, id))
     }
 
     fn name(&self, id: u64) -> String {

@@ -171,6 +171,10 @@ impl Source for Subset {
         self.whole.decode_part(self.id(id), bytes, wanted)
     }
 
+    fn held(&self, id: u64) -> u64 {
+        self.whole.held(self.id(id))
+    }
+
     fn name(&self, id: u64) -> String {
         self.whole.name(self.id(id))
     }

@@ -1,5 +1,8 @@
-//! What decides the last bits of what an engine computes, apart from the program: the library and
-//! the instructions that it uses here. Processors of one kind agree, others need not.
+//! What decides the last bits of what an engine computes, apart from the program: the library, the
+//! instructions that it uses here, and the caches, after which it cuts long sums into pieces.
+//! Processors of one kind agree, others need not.
+
+use std::path::Path;
 
 use kintsugi_ffi::dnnl;
 
@@ -22,10 +25,30 @@ const SETS: [&str; 9] = [
 /// What all that it lists beside them have.
 const COMMON: &str = "avx2";
 
-/// What this process computes with, for example `oneDNN 3.2.0 avx512_core_amx`.
+/// Where the kernel tells of the first processor's caches; the others' are alike.
+const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
+/// Before their sizes, from the first level on.
+const BESIDE: &str = ", caches ";
+/// Entries that are looked at.
+const CACHES_MAX: usize = 8;
+
+/// What this process computes with, for example `oneDNN 3.2.0 avx512_core_amx, caches 48K 2048K`.
 pub fn arithmetic() -> String {
     let (major, minor, patch) = dnnl::version();
-    format!("oneDNN {major}.{minor}.{patch} {}", isa())
+    format!("oneDNN {major}.{minor}.{patch} {}{}", isa(), caches(Path::new(CACHES)))
+}
+
+/// Sizes of the caches of data; nothing where the kernel does not tell them.
+fn caches(folder: &Path) -> String {
+    let of = |index: usize| {
+        let read =
+            |file: &str| std::fs::read_to_string(folder.join(format!("index{index}/{file}")));
+        let holds_data = read("type").is_ok_and(|kind| kind.trim() != "Instruction");
+        read("size").ok().filter(|_| holds_data)
+    };
+    let sizes: Vec<String> = (0..CACHES_MAX).filter_map(of).collect();
+    let sizes: Vec<&str> = sizes.iter().map(|size| size.trim()).collect();
+    if sizes.is_empty() { String::new() } else { format!("{BESIDE}{}", sizes.join(" ")) }
 }
 
 /// The instruction set that it uses here.
@@ -35,7 +58,14 @@ pub fn isa() -> String {
 
 /// What to do so that processes that compute with these have equal bits.
 pub fn cure(kinds: &[String]) -> String {
-    let parts = || kinds.iter().filter_map(|kind| kind.rsplit_once(' '));
+    let without = |kind: &String| kind.split(BESIDE).next().unwrap_or_default().to_owned();
+    let mut computing: Vec<String> = kinds.iter().map(without).collect();
+    computing.sort();
+    computing.dedup();
+    if computing.len() == 1 {
+        return "for equal bits start all ranks on processors of one kind".into();
+    }
+    let parts = || computing.iter().filter_map(|kind| kind.rsplit_once(' '));
     let library = parts().next().map(|(library, _)| library);
     if parts().any(|(other, _)| Some(other) != library) {
         return "start all ranks with one version of the library".into();
@@ -63,5 +93,23 @@ mod tests {
         assert!(cured(&["oneDNN 3.2.0 avx2", amx, amx]).ends_with("ISA=AVX2"));
         assert!(cured(&["oneDNN 3.2.0 avx2_vnni", amx]).ends_with("ISA=AVX2"));
         assert!(cured(&["oneDNN 3.1.0 avx2", amx]).contains("one version"));
+        let [small, large] = ["32K 512K", "48K 2048K"].map(|size| format!("{amx}, caches {size}"));
+        assert!(cured(&[&small, &large, &small]).ends_with("processors of one kind"));
+        assert!(cured(&[&small, "oneDNN 3.2.0 avx2, caches 32K 512K"]).ends_with("ISA=AVX2"));
+    }
+
+    #[test]
+    fn caches_of_data_are_told_by_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(caches(folder.path()), "");
+        for (index, kind, size) in
+            [(0, "Data", "32K"), (1, "Instruction", "64K"), (2, "Unified", "512K")]
+        {
+            let own = folder.path().join(format!("index{index}"));
+            std::fs::create_dir(&own).expect("made");
+            std::fs::write(own.join("type"), format!("{kind}\n")).expect("written");
+            std::fs::write(own.join("size"), format!("{size}\n")).expect("written");
+        }
+        assert_eq!(caches(folder.path()), ", caches 32K 512K");
     }
 }

@@ -20,8 +20,8 @@ const PROGRAMS_MAX: usize = 8;
 
 /// Computes micro-batches of one model on one worker thread.
 ///
-/// For a fixed team size, instruction set and library the same inputs give the same bits, whatever
-/// ran before, in whatever thread, beside whatever else, whatever leaves the near tier.
+/// For a fixed team size, kind of processor and library the same inputs give the same bits,
+/// whatever ran before, in whatever thread, beside whatever else, whatever leaves the near tier.
 pub struct Executor {
     machine: Machine,
     programs: Vec<Held>,

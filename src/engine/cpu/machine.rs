@@ -86,6 +86,7 @@ impl Machine {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
         bf16::check(element, &dnnl::isa())?;
+        Team::check(threads)?;
         let team = Team::new(threads)?;
         let weights = Weights::new(&team.context, layout);
         Ok(Self {

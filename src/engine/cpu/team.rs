@@ -2,6 +2,8 @@
 
 use kintsugi_ffi::dnnl::{self, Context};
 
+use crate::engine::error::EngineError;
+
 /// One worker's CPU. The team's size is part of the arithmetic: another size, other bits.
 pub struct Team {
     /// What primitives are made with.
@@ -15,6 +17,18 @@ impl Team {
         let this = Self { context: Context::cpu()?, threads: threads.max(1) };
         this.enter();
         Ok(this)
+    }
+
+    /// Refuses teams that the environment would make smaller without a word.
+    pub fn check(threads: usize) -> Result<(), EngineError> {
+        let limit = dnnl::thread_limit();
+        match threads > limit {
+            true => Err(EngineError::Refused(format!(
+                "OMP_THREAD_LIMIT: a team of {threads} threads would have {limit}, and other bits; \
+                 unset it"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// GNU OpenMP keeps the team's size per host thread, so whoever computes says it again.

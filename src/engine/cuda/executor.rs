@@ -14,6 +14,7 @@ use crate::engine::memory::outlook::Outlook;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::operation::Direction;
+use crate::engine::seat::Seat;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
 use crate::model::{Graph, Layout};
@@ -21,8 +22,8 @@ use crate::model::{Graph, Layout};
 /// Scripts kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const SCRIPTS_MAX: usize = 8;
 
-/// Computes micro-batches of one model on one worker thread, on the process's card. Threads share
-/// the card; each has its own memory there.
+/// Computes micro-batches of one model on one worker thread, on its card. Where several share one,
+/// each has its own memory there.
 ///
 /// On cards of one kind the same inputs give the same bits, whatever leaves the card meanwhile.
 pub struct Executor {
@@ -36,7 +37,7 @@ impl Executor {
     /// computed of the tensors that are `frozen`.
     pub fn new(
         model: (&Graph, &Layout),
-        device: (Precision, usize),
+        device: (Precision, Seat),
         frozen: &[bool],
         limits: &Limits,
     ) -> Result<Self, EngineError> {

@@ -27,6 +27,7 @@ use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::{Direction, Refusal};
 use crate::engine::plan::steps::{Way, WeightUse};
 use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::seat::Seat;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::Outcome;
 use crate::model::{Graph, Layout, layout};
@@ -73,7 +74,7 @@ pub struct Machine {
     pub frozen: Vec<bool>,
     /// Of the near tier.
     pub limits: Limits,
-    /// The process's.
+    /// Its own.
     pub card: Arc<Card>,
     /// Of products.
     pub plans: Plans,
@@ -101,7 +102,7 @@ impl Machine {
     /// For the calling thread.
     pub fn new(
         (graph, layout): (&Graph, &Layout),
-        (precision, threads): (Precision, usize),
+        (precision, seat): (Precision, Seat),
         frozen: &[bool],
         limits: &Limits,
     ) -> Result<Self, EngineError> {
@@ -109,8 +110,8 @@ impl Machine {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
         let element = precision.element();
-        let card = Card::own(element)?;
-        let (crew, context) = (Arc::new(Crew::new(threads)?), &card.context);
+        let card = Card::of(seat.worker, element)?;
+        let (crew, context) = (Arc::new(Crew::new(seat.threads)?), &card.context);
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),

@@ -1,5 +1,6 @@
-//! Whether a card has room for what a process is going to compute there.
+//! Whether the cards of a process have room for what it is going to compute there.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::arranging::Written;
@@ -50,7 +51,7 @@ pub fn check(
     limits: &Limits,
 ) -> Result<(), EngineError> {
     let element = precision.element();
-    let card = Card::own(element)?;
+    let card = Card::of(0, element)?;
     let mut plans = Plans::new(&card, precision)?;
     let mut bytes = |samples: usize, direction: Direction| {
         let batch = samples.max(1);
@@ -68,29 +69,44 @@ pub fn check(
     };
     let training = bytes(work.training, Direction::Training)?;
     let each = training.max(bytes(work.evaluation, Direction::Inference)?);
-    let shares = match work.together {
-        Together::WithOthers => Place::own()?.share as u64 + 1,
-        Together::Alone => 1,
-    };
-    let needed = each.saturating_mul(work.workers).saturating_mul(shares);
-    let context = &card.context;
     let until = Instant::now() + WAIT_MAX;
-    loop {
-        let (free, all) = context.memory_bytes()?;
-        if needed <= free as u64 {
-            return Ok(());
+    for (worker, sharing) in cards(work)? {
+        let context = &Card::of(worker, element)?.context;
+        let needed = each.saturating_mul(sharing);
+        loop {
+            let (free, all) = context.memory_bytes()?;
+            if needed <= free as u64 {
+                break;
+            }
+            if needed > all as u64 || Instant::now() >= until {
+                let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
+                let Work { training, evaluation, .. } = work;
+                return Err(EngineError::Refused(format!(
+                    "device.kind: \"cuda\": {needed} needed on a card ({sharing} workers, \
+                     {training} samples at a time, {evaluation} in evaluation), and {free} of its \
+                     {all} are free; lower data.image_size, train.global_batch or \
+                     evaluation.batch, raise train.owners or train.accumulate, set memory.mode = \
+                     \"planned\" with device.memory_budget, or device.kind = \"cpu\""
+                )));
+            }
+            std::thread::sleep(PAUSE);
         }
-        if needed > all as u64 || Instant::now() >= until {
-            let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
-            let Work { workers, training, evaluation, .. } = work;
-            return Err(EngineError::Refused(format!(
-                "device.kind: \"cuda\": {needed} needed on the card ({shares} x {workers} workers, \
-                 {training} samples at a time, {evaluation} in evaluation), and {free} of its \
-                 {all} are free; lower data.image_size, train.global_batch or evaluation.batch, \
-                 raise train.owners or train.accumulate, or set memory.mode = \"planned\" with \
-                 device.memory_budget"
-            )));
-        }
-        std::thread::sleep(PAUSE);
     }
+    Ok(())
+}
+
+/// A worker on each of the process's cards, and how many there are that want room, those of other
+/// processes included where they begin now, too.
+fn cards(work: Work) -> Result<Vec<(usize, u64)>, EngineError> {
+    let mut cards: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for worker in 0..work.workers.max(1) as usize {
+        let place = Place::of(worker)?;
+        let (_, sharing) = cards.entry(place.uuid.clone()).or_insert((worker, 0));
+        *sharing = match work.together {
+            // Names are given out in order: so many have come before, this one included.
+            Together::WithOthers => (*sharing).max(place.share as u64 + 1),
+            Together::Alone => *sharing + 1,
+        };
+    }
+    Ok(cards.into_values().collect())
 }

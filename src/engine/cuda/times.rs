@@ -9,6 +9,7 @@ use super::executor::Executor;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
 use crate::engine::memory::limits::Limits;
+use crate::engine::seat::Seat;
 use crate::engine::source::Flat;
 use crate::model::{Graph, Layout, init};
 
@@ -20,11 +21,11 @@ const BEFORE: usize = 2;
 /// # Errors
 /// No card, or what it says.
 pub fn times(
-    (precision, threads): (Precision, usize),
+    device: (Precision, Seat),
     (graph, layout): (&Graph, &Layout),
     samples: usize,
 ) -> Result<BTreeMap<String, Took>, EngineError> {
-    let mut executor = Executor::new((graph, layout), (precision, threads), &[], &Limits::none())?;
+    let mut executor = Executor::new((graph, layout), device, &[], &Limits::none())?;
     let parameters = init::parameters(graph, layout, 1);
     let mut statistics = init::statistics(layout);
     let running = statistics.clone();

@@ -16,7 +16,7 @@ use super::{Case, Report};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::memory::limits::Limits;
-use crate::engine::{self, Compute, EngineError, Flat};
+use crate::engine::{self, Compute, EngineError, Flat, Seat};
 use crate::model::parts::{self, PARAMETERS, STATISTICS, is_over_parameters};
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::train::compute::gradients::Gradients;
@@ -188,8 +188,9 @@ impl Ours {
     pub fn open(shape: &Shape, device: &Device, limits: &Limits) -> Result<Self, String> {
         let (side, threads) = (shape.image_size as usize, shape.threads);
         let (graph, layout) = shape.built()?;
-        let engine = engine::open_within(device, (&graph, &layout), &[], threads, limits)
-            .map_err(|error| error.to_string())?;
+        let engine =
+            engine::open_within(device, (&graph, &layout), &[], Seat::only(threads), limits)
+                .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
         let settings = Config::default().optimizer;
         // Values as of a normalised picture.

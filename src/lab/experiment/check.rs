@@ -11,7 +11,7 @@ use crate::launch::LaunchError;
 use crate::launch::machine::logout::Chosen;
 use crate::launch::nodes::Allocation;
 use crate::launch::start::beginning::{self, Wish};
-use crate::launch::start::claim::there_is_data;
+use crate::launch::start::claim::{Past, there_is_data};
 use crate::launch::start::opening;
 use crate::model::spec::ModelError;
 use crate::train::start::fixed::fix;
@@ -80,13 +80,16 @@ pub fn check(
 
 fn look(config: &Path, run: &PlannedRun, folder: PathBuf) -> Result<Accepted, LaunchError> {
     let overrides = run.overrides();
-    let Loaded { config: loaded, remarks } = parse::loaded(config, &overrides)?;
+    let Loaded { config: loaded, mut remarks } = parse::loaded(config, &overrides)?;
     let resident_dir = match parse::names(config, &overrides, "recovery", "resident_dir")? {
         true => Chosen::ByUser,
         false => Chosen::ByNobody,
     };
-    let wish = Wish { run_dir: Some(folder), resident_dir, spare_nodes: 0, min_nodes: 1 };
+    let run_dir = Some(folder);
+    let past = Past::GoesOn;
+    let wish = Wish { run_dir, resident_dir, spare_nodes: 0, min_nodes: 1, past };
     let mut begun = beginning::begin(loaded.clone(), wish)?;
+    remarks.append(&mut begun.remarks);
     beginning::check_machine(&begun.job)?;
     // On other nodes their ranks look.
     if Allocation::find()?.is_none() {

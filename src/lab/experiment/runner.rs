@@ -86,7 +86,12 @@ impl Runner {
 
     fn launch(&self, run: &PlannedRun) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("launch").arg("--json").args(&run.arguments);
+        command.arg("launch").arg("--json");
+        if self.processors.is_some() {
+            // Who changes places is bound to none; an arm may still ask for it.
+            command.args(["--set", "run.bind=none"]);
+        }
+        command.args(&run.arguments);
         command.arg("--run-dir").arg(self.folder(run));
         command
     }

@@ -22,6 +22,8 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::run_folder;
 use crate::run_folder::lock::current_attempt;
 
+use super::claim::Past;
+use super::device;
 use super::job::Job;
 use super::opening;
 use super::run_dir::RunDir;
@@ -40,6 +42,8 @@ pub struct Wish {
     pub spare_nodes: u32,
     /// With fewer the run ends.
     pub min_nodes: u32,
+    /// Whether a run that is there goes on.
+    pub past: Past,
 }
 
 /// A job, and what there is to say of it.
@@ -51,8 +55,8 @@ pub struct Begun {
     pub limits: Limits,
     /// The run's folder, as it was named.
     pub folder: PathBuf,
-    /// Where resident state lies that nobody placed, should that be worth a word.
-    pub moved: Option<String>,
+    /// What was chosen that is worth a word: where resident state lies, what computes.
+    pub remarks: Vec<String>,
 }
 
 /// Finds what the run needs to be started, and fills in what nobody chose.
@@ -69,6 +73,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let folder = wish.run_dir.map_or_else(usual, Ok);
     let folder = folder.map_err(|error| LaunchError::Refused { reason: error.to_string() })?;
     let run = RunDir::at(&folder)?;
+    let begun = (wish.past == Past::GoesOn).then(|| run.join("config.toml"));
+    let no_card = device::settle(&mut config, begun.as_deref());
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
     let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
     let runtime = Runtime::find(&config.run.runtime, runtime, &mpirun, &program)?;
@@ -95,7 +101,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let (ranks, spares) = job.processes_here();
     let all = ranks.saturating_add(spares);
     refuse_if(cgroup::total_memory_bytes().and_then(|memory| ceilings::too_many(all, memory)))?;
-    Ok(Begun { job, limits, folder, moved })
+    let remarks = no_card.into_iter().chain(moved).collect();
+    Ok(Begun { job, limits, folder, remarks })
 }
 
 /// What no run can be started with, whatever it is.

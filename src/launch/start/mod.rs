@@ -3,6 +3,7 @@
 
 pub mod beginning;
 pub mod claim;
+pub mod device;
 pub mod job;
 pub mod opening;
 pub mod run_dir;

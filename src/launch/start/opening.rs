@@ -1,10 +1,13 @@
 //! What a person should know before a run starts: limits, needs, what there is too little of,
 //! processors, nodes.
 
+use std::cmp::Ordering;
+
 use kintsugi_ffi::cgroup;
 
 use crate::cluster::processors::{machine, places};
 use crate::config::{Config, DataFormat, Shown};
+use crate::engine;
 use crate::launch::limits::Limits;
 use crate::launch::machine::ceilings::{self, Ceilings};
 use crate::launch::machine::network;
@@ -27,8 +30,32 @@ pub fn lines(job: &Job, limits: Limits) -> Vec<String> {
     let Processors { line, warnings, .. } = processors(job);
     lines.push(line);
     lines.extend(warned(warnings));
+    lines.extend(cards(job));
     lines.extend(several(job));
     lines
+}
+
+/// How many cards there are for how many workers, where cards compute; those of other nodes are
+/// shared out alike.
+pub fn cards(job: &Job) -> Option<String> {
+    let config = &job.config;
+    // Of those that cannot be asked the ranks tell.
+    let cards = engine::cards(&config.device).ok().flatten()?;
+    let ranks = u64::from(job.plan(1, 0.0).ranks_here());
+    Some(cards_line(cards as u64, ranks, u64::from(config.train.workers)))
+}
+
+fn cards_line(cards: u64, ranks: u64, each: u64) -> String {
+    let workers = ranks * each;
+    match workers.cmp(&cards) {
+        Ordering::Less if cards.is_multiple_of(ranks.max(1)) => format!(
+            "cards: {cards}, of which {workers} compute: train.workers = {} uses all",
+            cards / ranks.max(1)
+        ),
+        Ordering::Less => format!("cards: {cards}, of which {workers} compute"),
+        Ordering::Equal => format!("cards: {cards}, one for each worker"),
+        Ordering::Greater => format!("cards: {cards}, which {workers} workers share"),
+    }
 }
 
 fn warned(lines: Vec<String>) -> impl Iterator<Item = String> {
@@ -157,4 +184,17 @@ pub fn several(job: &Job) -> Option<String> {
         recovery.node_timeout,
         rungs.join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_shared_cards_are_told() {
+        assert_eq!(cards_line(4, 1, 1), "cards: 4, of which 1 compute: train.workers = 4 uses all");
+        assert_eq!(cards_line(4, 3, 1), "cards: 4, of which 3 compute");
+        assert_eq!(cards_line(4, 2, 2), "cards: 4, one for each worker");
+        assert_eq!(cards_line(1, 4, 1), "cards: 1, which 4 workers share");
+    }
 }

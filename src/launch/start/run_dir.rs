@@ -170,6 +170,7 @@ impl RunDir {
             return Err(LaunchError::Refused { reason });
         }
         config.model.go_on_from(&old.model);
+        config.device.go_on_from(&old.device);
         let mut asked = config.clone();
         if identity::sums_plainly(&old) {
             // A reason of its own, where the run is to go on (`refuse_plain_sums`).

@@ -50,7 +50,7 @@ impl Pool {
         };
         let worker = |index| {
             let (shared, board) = (Arc::clone(&shared), Arc::clone(&board));
-            start(format!("worker-{index}"), Box::new(move || run_or_abort(&shared, &board)))
+            start(format!("worker-{index}"), Box::new(move || run_or_abort(&shared, index, &board)))
         };
         let hand = |index| {
             let board = Arc::clone(&board);

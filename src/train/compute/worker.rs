@@ -16,7 +16,7 @@ use crate::data::loader::Loader;
 use crate::data::loader::evaluation::Evaluation;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
-use crate::engine::{self, Compute, Flat, Passing, Targets, Watch};
+use crate::engine::{self, Compute, Flat, Passing, Seat, Targets, Watch};
 use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
@@ -119,10 +119,10 @@ pub enum Rehearsal {
     Compute(usize),
 }
 
-/// A worker thread: works until the pool stops. A panic ends the process.
-pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
+/// A worker thread, of that number: works until the pool stops. A panic ends the process.
+pub fn run_or_abort(shared: &Arc<Shared>, number: usize, board: &Board) {
     vital(|| {
-        if let Err(failure) = run_worker(shared, board) {
+        if let Err(failure) = run_worker(shared, number, board) {
             let mut job = board.lock();
             job.failure.get_or_insert(failure);
             job.busy = 0;
@@ -131,17 +131,27 @@ pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
     });
 }
 
-fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
+fn run_worker(shared: &Arc<Shared>, number: usize, board: &Board) -> Result<(), TrainError> {
     let Shared { device, graph, layout, frozen, threads, limits, .. } = &**shared;
-    let engine = engine::open_within(device, (graph, layout), frozen, *threads, limits)?;
-    let mut worker = Worker::new(Arc::clone(shared), engine);
+    let seat = Seat { worker: number, threads: *threads };
+    let open = || {
+        let engine = engine::open_within(device, (graph, layout), frozen, seat, limits)?;
+        Ok::<_, TrainError>(Worker::new(Arc::clone(shared), engine))
+    };
+    let mut worker = open()?;
     match shared.rehearsal {
         Rehearsal::None => {}
         Rehearsal::Compile(samples) => worker.engine.prepare(samples)?,
         Rehearsal::Compute(samples) => worker.rehearse(samples)?,
     }
+    let mut has_waited = shared.rehearsal != Rehearsal::None;
     while let Some(item) = board.await_item(shared.free.as_deref()) {
         report::progress();
+        // A spare has shared a card so far; whoever's seat it gets has left one.
+        if std::mem::take(&mut has_waited) && engine::moves_to_a_free_card(device, number)? {
+            tracing::info!("worker {number} moves to a card that has become free");
+            worker = open()?;
+        }
         match worker.perform(item, board) {
             Err(TrainError::Closed) => return Ok(()),
             other => other?,
@@ -309,6 +319,7 @@ impl<E: Compute> Worker<E> {
         let batch = report::loading(read)?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
+        totals.contents = batch.contents;
         let shared = Arc::clone(&self.shared);
         let weights = Committed::now(&shared.slots).of(which);
         self.turn_to(weights.step(), which);

@@ -89,11 +89,25 @@ pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
     (was_exact && !same).then_some(Kind::Inexact { reason })
 }
 
+/// The validation set, which was listed so, was read, with this sum over its contents. What there
+/// is to say where it was another one in its first evaluation.
+pub fn at_evaluation(position: &mut Position, (listed, sum): (u64, u64)) -> Option<Kind> {
+    let (was_exact, same) = (position.exact, position.contents.measured(listed, sum));
+    position.exact &= same;
+    let reason = format!(
+        "the validation samples read after step {} were others than at the first evaluation: \
+         errors, the best checkpoint and train.patience may say something else than in a run \
+         without failures; leave the set as it is while a run goes on",
+        position.step
+    );
+    (was_exact && !same).then_some(Kind::Inexact { reason })
+}
+
 /// An attempt goes on from here. `None` where there is nothing to say: it is exact, or of the
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {
     let reason = "the state it goes on from has steps that other instructions, another build or \
-                  other samples computed";
+                  other samples computed, or errors of other samples";
     (!position.exact && exchange == ExchangeKind::Synchronous)
         .then(|| Kind::Inexact { reason: reason.into() })
 }

@@ -36,7 +36,7 @@ pub fn model(config: &Config, train: &dyn Source, owners: u32) -> Result<Model, 
     let layout = layout::of(&graph);
     refusals::check(config, (&graph, &layout), (train.len(), owners))?;
     Order::of(config, train.len())?;
-    let device = engine::arithmetic(&config.device);
+    let device = engine::arithmetic(&config.device, workers(config) as usize);
     let device = device.map_err(|error| TrainError::Configuration(error.to_string()))?;
     Ok(Model { graph, layout, arithmetic: arithmetic::of(&device, build::id()) })
 }

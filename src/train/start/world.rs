@@ -7,6 +7,7 @@ use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::recovery::set::{self, SetIdentity};
 use crate::cluster::wire;
 use crate::cluster::world::{Member, Role, World};
+use crate::config::identity;
 use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
@@ -23,8 +24,7 @@ use crate::train::state::rank::Moment;
 /// How long a supervisor that holds the run directory may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether this rank failed, as its place among all kinds of failure; what decides the arithmetic;
-/// its sets.
+/// Whether this rank failed, as its place among all kinds of failure; its configuration; its sets.
 const WORDS: usize = 2 + SetIdentity::WORDS;
 
 /// Goes on where all ranks are prepared, for the same run, and have listed the same sets; else the
@@ -44,7 +44,8 @@ pub(super) fn all_prepared(
     // Its place among all kinds; beyond them there is none.
     let mine = prepared.as_ref().map_or_else(|e| Failure::of(e) as usize, |_| Failure::ALL.len());
     let set = prepared.as_ref().map_or_else(|_| SetIdentity::default(), |p| p.plan.set);
-    let mut words = vec![mine as u64, around.fingerprint];
+    let keys = identity::of_world(&around.arguments.config);
+    let mut words = vec![mine as u64, keys];
     words.extend(set.to_words());
     let told = comm.all_gather_u64(&words)?;
     let told = || told.chunks_exact(WORDS);
@@ -52,7 +53,7 @@ pub(super) fn all_prepared(
     let error = match (prepared, met) {
         (Ok(prepared), None) => {
             let sets: Vec<_> = told().map(|words| SetIdentity::from_words(&words[2..])).collect();
-            let other = told().position(|words| words[1] != around.fingerprint);
+            let other = told().position(|words| words[1] != keys);
             match (other, set::difference(&sets)) {
                 (None, None) => return Ok(prepared),
                 (None, Some(difference)) => TrainError::Data(difference),
@@ -76,8 +77,8 @@ pub(super) fn all_prepared(
 /// Each rank of a plain mpirun reads the configuration itself.
 fn other_run(rank: usize, other: usize) -> String {
     format!(
-        "rank {rank} and rank {other} were started with other keys that decide the arithmetic, \
-         another model file or other weights (model.init): give all ranks the same configuration"
+        "rank {rank} and rank {other} were started with other keys, another model file or other \
+         weights (model.init): give all ranks the same configuration"
     )
 }
 

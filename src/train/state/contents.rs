@@ -14,6 +14,8 @@ pub struct Contents {
     pub in_epoch: u64,
     /// Over the first whole epoch.
     pub of_epoch: Option<u64>,
+    /// Over the validation set in its first evaluation, with the hash of its listing.
+    pub of_validation: Option<(u64, u64)>,
 }
 
 impl Contents {
@@ -31,6 +33,18 @@ impl Contents {
     pub fn end_epoch(&mut self) -> bool {
         let in_epoch = std::mem::take(&mut self.in_epoch);
         *self.of_epoch.get_or_insert(in_epoch) == in_epoch
+    }
+
+    /// The whole validation set was read, which was listed so. False: its samples are others than
+    /// in its first evaluation. A run may go on with another set: that is measured anew.
+    pub fn measured(&mut self, listed: u64, sum: u64) -> bool {
+        match self.of_validation {
+            Some((same, before)) if same == listed => before == sum,
+            _ => {
+                self.of_validation = Some((listed, sum));
+                true
+            }
+        }
     }
 }
 
@@ -50,5 +64,8 @@ mod tests {
         assert!(epoch(&mut contents, &[9, u64::MAX - 1, 8]));
         assert!(!epoch(&mut contents, &[9, u64::MAX - 1, 9]));
         assert!(epoch(&mut contents, &[15]), "the first one is what all are compared with");
+        let measured = [(7, 3), (7, 3), (7, 4), (7, 3), (8, 4), (8, 3)];
+        let same = measured.map(|(listed, sum)| contents.measured(listed, sum));
+        assert_eq!(same, [true, true, false, true, true, false]);
     }
 }

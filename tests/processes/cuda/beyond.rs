@@ -42,7 +42,7 @@ fn a_card_of_just_the_budget_trains_what_it_cannot_hold_to_the_same_bits_with_ki
     let budget = least + (in_core - least) / 4;
     let (refused, _) = on("cuda-too-large", budget, &["run.ranks=1"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-    assert!(refused.stderr.contains("needed on the card"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("needed on a card"), "{}", refused.stderr);
     let limit = format!("device.memory_budget={budget}B");
     let planned = ["run.ranks=1", "memory.mode=planned", &limit];
     let (ended, folder) = on("cuda-planned", budget, &planned);
