@@ -36,8 +36,6 @@ demo: build
 build-tests: setup
 	$(CARGO) test --release --locked --workspace --no-run
 
-# Real cards are `benches/cuda/prove`'s: here those of the fake driver compute.
-test: export CUDA_VISIBLE_DEVICES =
 test: setup
 	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(CARGO) test --release --locked --workspace --no-fail-fast
 

@@ -62,16 +62,17 @@ pub fn bind(processors: &[u32]) -> io::Result<()> {
 }
 
 /// Moves every thread of a process, and so those that they will start: from each processor that it
-/// may run on to that which stands for it. A process that has ended is none.
+/// may run on to that which stands for it. One that has ended is none, also where its number is
+/// somebody else's now.
 pub fn move_process(pid: u32, stands_for: impl Fn(u32) -> u32) -> io::Result<()> {
     let moved = of_each_thread(Path::new(&format!("/proc/{pid}/task")), |thread| {
         let old = allowed_to(thread)?;
         let new: Vec<u32> = old.iter().map(|&number| stands_for(number)).collect();
         if new == old { Ok(()) } else { bind_one(thread, &set_of(&new)?) }
     });
-    match moved {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+    match moved.as_ref().map_err(io::Error::kind) {
+        Err(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
+        _ => moved,
     }
 }
 

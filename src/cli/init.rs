@@ -15,7 +15,6 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::set::open::open;
 use crate::data::{DataError, Split};
-use crate::engine;
 use crate::model::catalogue;
 use crate::needs::{Limit, Load, needs};
 use crate::observe::console::print_line;
@@ -24,7 +23,7 @@ use crate::train::start::feasible;
 
 use super::arguments::fail;
 use super::data::report::{self, DATA_ERROR};
-use choice::{Choice, Machinery, Seen, THREADS_MAX};
+use choice::{Choice, Machinery, Seen};
 
 mod choice;
 mod split;
@@ -187,9 +186,7 @@ fn chosen(
     seen: &Seen,
     train: &DataSet,
 ) -> Result<Choice, Refused> {
-    let threads_max = if engine::has_card(1) == Ok(true) { 1 } else { THREADS_MAX };
-    let (processors, ranks) = (Machine::here().capacity, args.ranks);
-    let machinery = Machinery { processors, ranks, threads_max };
+    let machinery = Machinery { processors: Machine::here().capacity, ranks: args.ranks };
     let model = match &args.model {
         Some(model) if model.ends_with(".toml") => {
             Some(std::path::absolute(model).map_err(usage)?.to_string_lossy().into_owned())

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{AUTO, Checkpoint, Config, ExchangeKind, Memory};
+use super::{Checkpoint, Config, ExchangeKind, Memory};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -69,11 +69,6 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
         && let Some(Value::Table(checkpoint)) = table.get_mut("checkpoint")
     {
         checkpoint.remove("keep_best");
-    }
-    if config.device.kind == AUTO
-        && let Some(Value::Table(device)) = table.get_mut("device")
-    {
-        device.insert("kind".into(), Value::String("cpu".into()));
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from(RUNS).join(format!("{}-{:08x}", config.run.name, hash >> 32))

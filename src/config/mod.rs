@@ -419,7 +419,7 @@ impl Device {
 
 impl Default for Device {
     fn default() -> Self {
-        Self { kind: AUTO.into(), precision: "f32".into(), memory_budget: None }
+        Self { kind: "cpu".into(), precision: "f32".into(), memory_budget: None }
     }
 }
 

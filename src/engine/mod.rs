@@ -104,28 +104,17 @@ pub fn open_soiled(
     }
 }
 
+/// Threads that an OpenMP team of this process has at most.
+pub fn team_max() -> usize {
+    Team::most()
+}
+
 /// Whether this process sees a card that can compute, with all that so many workers need.
 ///
 /// # Errors
 /// It sees one that cannot, and why.
 pub fn has_card(workers: usize) -> Result<bool, String> {
     cuda::card::is_there(workers)
-}
-
-/// This process waits: it leaves cards that nobody has to those who compute now.
-pub fn stand_back(device: &Device) {
-    if is_card(device) {
-        cuda::card::Place::stand_back();
-    }
-}
-
-/// Whether a worker that has shared a card has one to itself from now on: an engine that is opened
-/// then computes there.
-///
-/// # Errors
-/// They cannot be asked.
-pub fn moves_to_a_free_card(device: &Device, worker: usize) -> Result<bool, EngineError> {
-    if is_card(device) { cuda::card::Place::moves_to_a_free_one(worker) } else { Ok(false) }
 }
 
 /// How many cards this process sees, where they are to compute.

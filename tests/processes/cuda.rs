@@ -125,28 +125,6 @@ fn workers_of_a_rank_have_a_card_each_and_the_same_bits() {
 }
 
 #[test]
-fn a_spare_moves_to_the_card_of_the_rank_whose_seat_it_gets() {
-    let _turn = alone();
-    let two = ["run.ranks=2", "recovery.refill_spares=false"];
-    let (calm, _) = played("cuda-unspared", &two);
-    let ladder = r#"recovery.ladder=["spare"]"#;
-    let spare = [ladder, "recovery.spares=1", "recovery.warm_spares=true"];
-    let kill = [r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#];
-    for (cards, moves) in [("2", 1), ("1", 0)] {
-        let name = format!("cuda-spare-{cards}");
-        let folder = run_dir(&name);
-        let mut command = on_a_card(&folder, &[&two[..], &spare, &kill].concat());
-        command.env("RUST_LOG", "info");
-        let ended = run(command.env("KINTSUGI_FAKE_CUDA_CARDS", cards), LIMIT);
-        assert_eq!(hash_of(&name, &folder, &ended), (calm.clone(), 1), "{}", ended.stderr);
-        let logs = std::fs::read_dir(folder.join("logs")).expect("logs");
-        let told = logs.filter_map(|log| std::fs::read_to_string(log.ok()?.path()).ok());
-        let moved: usize = told.map(|log| log.matches("moves to a card").count()).sum();
-        assert_eq!(moved, moves, "{name}");
-    }
-}
-
-#[test]
 fn a_card_computes_unasked_where_there_is_one_that_can() {
     let _turn = alone();
     let begun_on = |folder: &Path| {

@@ -50,17 +50,6 @@ impl Found {
         }
     }
 
-    /// The first part that is not there. What lies in one of the places is looked for and not
-    /// loaded: that takes hundreds of megabytes.
-    pub fn missing(places: &Places) -> Option<Missing> {
-        [Part::Nvrtc, Part::CublasLt, Part::Cudnn].into_iter().find_map(|part| {
-            match places.find(part, None) {
-                Some(_) => None,
-                None => of_system(part, Library::open).err(),
-            }
-        })
-    }
-
     /// Whether nothing is missing.
     pub fn is_whole(&self) -> bool {
         self.nvrtc.is_ok() && self.cudnn.is_ok()

@@ -65,8 +65,6 @@ impl Seen {
 pub struct Machinery {
     pub processors: u32,
     pub ranks: Option<u32>,
-    /// Threads of a rank at most: where a card computes, one.
-    pub threads_max: u32,
 }
 
 /// Sizes that the model sees, by what the shorter sides are at least in the median.
@@ -80,7 +78,7 @@ const EPOCHS: (u64, u64) = (15, 100);
 /// Where comments begin.
 const COMMENTS_AT: usize = 26;
 /// Most threads of a rank.
-pub const THREADS_MAX: u32 = 8;
+const THREADS_MAX: u32 = 8;
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,7 +95,6 @@ pub struct Choice {
     epochs: u64,
     bad_images_max: Option<f64>,
     processors: u32,
-    threads_max: u32,
 }
 
 impl Choice {
@@ -129,7 +126,6 @@ impl Choice {
             // Twice as many, since an epoch may meet more of them.
             bad_images_max: (share > 0.005).then(|| (200.0 * share).ceil() / 100.0),
             processors: machinery.processors,
-            threads_max: machinery.threads_max,
         };
         let ranks = EVEN.into_iter().find(|ranks| *ranks <= machinery.processors);
         choice.share_out(machinery.ranks.unwrap_or_else(|| ranks.unwrap_or(1)), samples);
@@ -157,7 +153,7 @@ impl Choice {
     fn spread(&mut self, ranks: u32) {
         self.ranks = ranks;
         // One of a rank's processors is for what it does beside computing.
-        self.threads = (self.processors / ranks).saturating_sub(1).clamp(1, self.threads_max);
+        self.threads = (self.processors / ranks).saturating_sub(1).clamp(1, THREADS_MAX);
     }
 
     /// The next smaller even number of ranks; false: there is none.
@@ -275,7 +271,7 @@ mod tests {
             validation: Some("20%".parse().unwrap()),
             ..Data::default()
         };
-        let machinery = Machinery { processors, ranks, threads_max: THREADS_MAX };
+        let machinery = Machinery { processors, ranks };
         Choice::of(("a \"name\"", &data), &seen(samples, median), (samples, machinery), None)
     }
 
@@ -322,7 +318,7 @@ mod tests {
         let mut some = seen(1000, 64);
         some.counts = (30, 1000);
         let data = Data { train: Some("/p".into()), ..Data::default() };
-        let machinery = Machinery { processors: 4, ranks: None, threads_max: THREADS_MAX };
+        let machinery = Machinery { processors: 4, ranks: None };
         let chosen = Choice::of(("p", &data), &some, (1000, machinery), None);
         assert_eq!(chosen.bad_images_max, Some(0.06));
         assert!(

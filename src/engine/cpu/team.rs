@@ -19,9 +19,14 @@ impl Team {
         Ok(this)
     }
 
+    /// The largest that the environment allows.
+    pub fn most() -> usize {
+        dnnl::thread_limit()
+    }
+
     /// Refuses teams that the environment would make smaller without a word.
     pub fn check(threads: usize) -> Result<(), EngineError> {
-        let limit = dnnl::thread_limit();
+        let limit = Self::most();
         match threads > limit {
             true => Err(EngineError::Refused(format!(
                 "OMP_THREAD_LIMIT: a team of {threads} threads would have {limit}, and other bits; \

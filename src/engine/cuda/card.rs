@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -59,23 +58,14 @@ pub struct Place {
     _holder: Option<UnixDatagram>,
 }
 
-/// By worker.
-static OWN: Mutex<Vec<Arc<Place>>> = Mutex::new(Vec::new());
-/// The best share that this process takes.
-static BEST: AtomicUsize = AtomicUsize::new(0);
-
 impl Place {
-    /// From now on this process takes no card first: who computes now is to have them.
-    pub fn stand_back() {
-        BEST.store(1, Ordering::Relaxed);
-    }
-
     /// Of this process's worker of that number, taken when it is first asked for, as are those of
     /// the workers before it.
     ///
     /// # Errors
     /// No driver or no card.
     pub fn of(worker: usize) -> Result<Arc<Self>, EngineError> {
+        static OWN: Mutex<Vec<Arc<Place>>> = Mutex::new(Vec::new());
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         while own.len() <= worker {
             own.push(Arc::new(Self::take()?));
@@ -83,28 +73,12 @@ impl Place {
         Ok(Arc::clone(&own[worker]))
     }
 
-    /// Whether a worker that has shared a card has one to itself from now on, as a spare finds that
-    /// of the rank whose seat it gets. What it has opened stays where it is.
-    ///
-    /// # Errors
-    /// No driver, or its.
-    pub fn moves_to_a_free_one(worker: usize) -> Result<bool, EngineError> {
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(place) = own.get_mut(worker).filter(|place| place.share > 0) else {
-            return Ok(false);
-        };
-        let free = Self::named(&devices()?, 0)?;
-        let moves = free.is_some();
-        free.into_iter().for_each(|free| *place = Arc::new(free));
-        Ok(moves)
-    }
-
     /// The first card that nobody has, else the first that fewest have.
     fn take() -> Result<Self, EngineError> {
         let devices = devices()?;
         let first = devices.first();
         let first = first.ok_or_else(|| refused(&"this process sees no card"))?;
-        for share in BEST.load(Ordering::Relaxed)..SHARES_MAX {
+        for share in 0..SHARES_MAX {
             if let Some(place) = Self::named(&devices, share)? {
                 return Ok(place);
             }
@@ -214,14 +188,14 @@ pub fn count() -> Result<usize, EngineError> {
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Whether this process sees a card, which can compute with what is installed, as so many workers
-/// would. None is opened, and no library loaded that lies in a folder of its own.
+/// of all ranks would. None is opened.
 ///
 /// # Errors
 /// It sees one that cannot, and why; or the driver does not answer.
 pub fn is_there(workers: usize) -> Result<bool, String> {
     let (send, answer) = channel();
     // Nobody listens any more where it took too long.
-    let ask = move || drop(send.send(kinds()));
+    let ask = move || drop(send.send(usable()));
     std::thread::Builder::new().spawn(ask).map_err(|error| error.to_string())?;
     let silent = |_| format!("the driver does not answer within {} s", ANSWER_MAX.as_secs());
     let kinds = answer.recv_timeout(ANSWER_MAX).map_err(silent)??;
@@ -229,7 +203,18 @@ pub fn is_there(workers: usize) -> Result<bool, String> {
     if let Some(other) = kinds.iter().find(|kind| workers > 1 && *kind != first) {
         return Err(two_kinds(first, other));
     }
-    Found::missing(&Places::usual(None)).map_or(Ok(true), |missing| Err(fetch(&missing)))
+    Ok(true)
+}
+
+/// The kinds of the cards, and all libraries loaded for them.
+fn usable() -> Result<Vec<String>, String> {
+    let kinds = kinds()?;
+    if !kinds.is_empty() {
+        let places = Places::usual(None);
+        Found::nvrtc(&places).map_err(|missing| fetch(&missing))?;
+        Found::cudnn(&places).map_err(|missing| fetch(&missing))?;
+    }
+    Ok(kinds)
 }
 
 /// Names and architectures of all cards that can compute.
@@ -250,9 +235,8 @@ fn kinds() -> Result<Vec<String>, String> {
 
 fn two_kinds(one: &str, other: &str) -> String {
     format!(
-        "workers of one rank compute on cards of one kind, and these would on {one} and {other}: \
-         train.workers = 1 and a rank for each card, CUDA_VISIBLE_DEVICES with cards of one kind, \
-         or device.kind = \"cpu\""
+        "workers compute on cards of one kind, and these would on {one} and {other}: \
+         CUDA_VISIBLE_DEVICES with cards of one kind, or device.kind = \"cpu\""
     )
 }
 

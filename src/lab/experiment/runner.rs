@@ -50,6 +50,7 @@ pub enum Made {
 
 /// What a run was made from: kept beside its directory, compared before it is used again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Recipe {
     arguments: Vec<String>,
     #[serde(default)]

@@ -95,7 +95,8 @@ impl Trained {
         let layout = layout::of(&graph);
         let weights = weights::weights_for(path, &snapshot, &layout)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or(cores);
+        // A team that was not asked for is as large as it may be.
+        let threads = threads.unwrap_or_else(|| cores.min(engine::team_max()));
         let engine = engine::open(&config.device, &graph, &layout, threads)
             .map_err(|error| elsewhere(&config, error))?;
         Ok(Self { config, snapshot, engine, weights })

@@ -1,4 +1,5 @@
-//! Which kind of device computes where nobody has said it: decided when a run begins, and kept.
+//! Which kind of device computes where that is left to the machine: decided when a run begins, and
+//! kept.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -23,7 +24,8 @@ pub fn settle(config: &mut Config, run: Option<&Path>) -> Option<String> {
         // Whoever goes on with it reads it again, and tells what is wrong.
         Some(Err(error)) if !is_absent(&error) => {}
         _ => {
-            let card = engine::has_card(config.train.workers as usize);
+            let workers = config.run.ranks.saturating_mul(config.train.workers);
+            let card = engine::has_card(workers as usize);
             let (kind, why_not) = here(config, card);
             config.device.kind = kind.into();
             let words = |why| format!("device.kind = {AUTO:?}: processors compute, no card: {why}");
@@ -60,7 +62,7 @@ mod tests {
     fn a_card_computes_where_it_is_there_and_can() {
         let mut config = Config::default();
         config.train.steps = Some(3);
-        assert_eq!(config.device.kind, AUTO);
+        config.device.kind = AUTO.into();
         assert_eq!(here(&config, Ok(true)), (CARD, None));
         assert_eq!(here(&config, Ok(false)), (HOST, None));
         let lacking = "no libcudnn.so.9".to_string();
@@ -84,6 +86,7 @@ mod tests {
         let file = folder.path().join("config.toml");
         std::fs::write(&file, "[device]\nkind = \"cuda\"\n").expect("written");
         let mut config = Config::default();
+        config.device.kind = AUTO.into();
         settle(&mut config, Some(&file));
         assert_eq!(config.device.kind, CARD);
         config.device.kind = HOST.into();

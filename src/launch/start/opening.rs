@@ -48,13 +48,11 @@ pub fn cards(job: &Job) -> Option<String> {
 fn cards_line(cards: u64, ranks: u64, each: u64) -> String {
     let workers = ranks * each;
     match workers.cmp(&cards) {
-        Ordering::Less if cards.is_multiple_of(ranks.max(1)) => format!(
-            "cards: {cards}, of which {workers} compute: train.workers = {} uses all",
-            cards / ranks.max(1)
-        ),
-        Ordering::Less => format!("cards: {cards}, of which {workers} compute"),
+        Ordering::Less => {
+            format!("cards: {cards}, for {ranks} x {each} workers (train.workers): some are idle")
+        }
         Ordering::Equal => format!("cards: {cards}, one for each worker"),
-        Ordering::Greater => format!("cards: {cards}, which {workers} workers share"),
+        Ordering::Greater => format!("cards: {cards}, which {ranks} x {each} workers share"),
     }
 }
 
@@ -192,9 +190,9 @@ mod tests {
 
     #[test]
     fn idle_and_shared_cards_are_told() {
-        assert_eq!(cards_line(4, 1, 1), "cards: 4, of which 1 compute: train.workers = 4 uses all");
-        assert_eq!(cards_line(4, 3, 1), "cards: 4, of which 3 compute");
+        let idle = "cards: 4, for 1 x 1 workers (train.workers): some are idle";
+        assert_eq!(cards_line(4, 1, 1), idle);
         assert_eq!(cards_line(4, 2, 2), "cards: 4, one for each worker");
-        assert_eq!(cards_line(1, 4, 1), "cards: 1, which 4 workers share");
+        assert_eq!(cards_line(1, 4, 1), "cards: 1, which 4 x 1 workers share");
     }
 }

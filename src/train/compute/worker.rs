@@ -134,24 +134,15 @@ pub fn run_or_abort(shared: &Arc<Shared>, number: usize, board: &Board) {
 fn run_worker(shared: &Arc<Shared>, number: usize, board: &Board) -> Result<(), TrainError> {
     let Shared { device, graph, layout, frozen, threads, limits, .. } = &**shared;
     let seat = Seat { worker: number, threads: *threads };
-    let open = || {
-        let engine = engine::open_within(device, (graph, layout), frozen, seat, limits)?;
-        Ok::<_, TrainError>(Worker::new(Arc::clone(shared), engine))
-    };
-    let mut worker = open()?;
+    let engine = engine::open_within(device, (graph, layout), frozen, seat, limits)?;
+    let mut worker = Worker::new(Arc::clone(shared), engine);
     match shared.rehearsal {
         Rehearsal::None => {}
         Rehearsal::Compile(samples) => worker.engine.prepare(samples)?,
         Rehearsal::Compute(samples) => worker.rehearse(samples)?,
     }
-    let mut has_waited = shared.rehearsal != Rehearsal::None;
     while let Some(item) = board.await_item(shared.free.as_deref()) {
         report::progress();
-        // A spare has shared a card so far; whoever's seat it gets has left one.
-        if std::mem::take(&mut has_waited) && engine::moves_to_a_free_card(device, number)? {
-            tracing::info!("worker {number} moves to a card that has become free");
-            worker = open()?;
-        }
         match worker.perform(item, board) {
             Err(TrainError::Closed) => return Ok(()),
             other => other?,

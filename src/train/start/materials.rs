@@ -154,9 +154,6 @@ fn rehearsal(around: &Surroundings) -> Rehearsal {
 fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
     let Sets { train, validation } = sets::await_data(around, outage)?;
-    if around.entry == Entry::WarmSpare {
-        engine::stand_back(&config.device);
-    }
     let model = feasible::model(config, &*train.source, around.owners)?;
     let together = match around.entry {
         Entry::Initial => Together::WithOthers,

@@ -78,7 +78,8 @@ pub(super) fn all_prepared(
 fn other_run(rank: usize, other: usize) -> String {
     format!(
         "rank {rank} and rank {other} were started with other keys, another model file or other \
-         weights (model.init): give all ranks the same configuration"
+         weights (model.init): give all ranks the same configuration, and no device.kind = \
+         \"auto\", which each decides by itself"
     )
 }
 
