@@ -228,6 +228,9 @@ fn a_page_offers_every_axis_and_its_figures_as_files() {
     }
     assert!(page.contains("id=\"axis-time\" checked"), "failures are compared by time");
     assert!(page.contains("One seed an arm") && page.contains("the machine's load decides"));
+    let mut ended = failures.clone();
+    ended.runs.iter_mut().for_each(|run| run.max_seconds = Some(600.0));
+    assert!(!html(&ended).contains("the machine's load decides"), "steps ended them");
     let longer = study(&out.path().join("longer"), 30.0, 12, 1);
     let runs = [&failures, &longer].map(|study| study.runs_of("calm").next().unwrap().clone());
     let page = html(&Study { runs: runs.to_vec(), ..failures });

@@ -182,7 +182,9 @@ fn remarks(study: &Study, runs: &[RunSummary]) -> String {
         words.push(format!("{count}: curves of one arm may differ by more than the arms do."));
     }
     let limit = study.runs.first().and_then(|run| run.max_seconds);
-    if limit.is_some() && study.runs.iter().all(|run| run.max_seconds == limit) {
+    // Where steps end a run before, it makes as many on any machine.
+    let ends = |limit| runs.iter().any(|run| run.seconds >= limit);
+    if limit.is_some_and(ends) && study.runs.iter().all(|run| run.max_seconds == limit) {
         words.push(
             "Time ends these runs, so the machine's load decides how many steps each makes."
                 .to_string(),
