@@ -305,21 +305,23 @@ fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64)
 
 /// Where values lie that do not stay.
 fn far_tier(config: &Config) -> Place {
-    Limits::of_worker(&config.device, &config.memory, 1).far
+    Limits::of(config, 1).far
 }
 
 /// What of it stays within the budget of the near tier, and what leaves.
 fn within_budget(config: &Config, whole: Footprint, workers: u64) -> Footprint {
     let mode = config.memory.mode;
     let budget = config.device.memory_budget.map_or(u64::MAX, |budget| budget.0 / workers.max(1));
-    let near = whole.activations_bytes.min(budget.saturating_sub(whole.weights_bytes));
+    // Copies of weights go, too, where there is no room for them.
+    let weights_bytes = whole.weights_bytes.min(budget);
+    let near = whole.activations_bytes.min(budget - weights_bytes);
     let far_bytes = match mode {
         MemoryMode::InCore | MemoryMode::Recompute => 0,
         MemoryMode::SwapSync | MemoryMode::Swap | MemoryMode::Unified => whole.activations_bytes,
         MemoryMode::Planned => whole.activations_bytes - near,
     };
     let activations_bytes = if mode == MemoryMode::InCore { whole.activations_bytes } else { near };
-    Footprint { activations_bytes, far_bytes, ..whole }
+    Footprint { activations_bytes, weights_bytes, far_bytes }
 }
 
 impl Needs {

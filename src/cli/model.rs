@@ -236,7 +236,7 @@ fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Result<MemoryPla
     config.device = Device { precision, memory_budget, ..Device::default() };
     config.memory = Memory { mode: mode(show.mode()), ..Memory::default() };
     let (batch, threads) = (show.batch as usize, show.threads as usize);
-    let (model, limits) = ((graph, layout), &Limits::of_worker(&config.device, &config.memory, 1));
+    let (model, limits) = ((graph, layout), &Limits::of(&config, 1));
     let plan = engine::memory_plan(model, &config.device, batch, threads, limits);
     let planned = plan.as_ref().ok().map(MemoryPlan::footprint);
     let load = Load { ranks: 1, samples: config.train.global_batch, planned };

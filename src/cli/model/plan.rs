@@ -33,6 +33,8 @@ pub(super) struct Budgeted<'a> {
     near_bytes: u64,
     /// Of the near ones.
     weights_bytes: u64,
+    /// In turn.
+    weights_loaded_bytes: u64,
     far_bytes: u64,
     kept: Group,
     swapped: Group,
@@ -51,6 +53,7 @@ impl<'a> Budgeted<'a> {
     pub(super) fn of(plan: &'a MemoryPlan, mode: &'a str) -> Self {
         let forecast = &plan.within.forecast;
         let [near_in_core_bytes, near_bytes] = plan.near_bytes();
+        let [weights_bytes, weights_loaded_bytes] = plan.copies_bytes();
         let group = |fate| {
             let (values, bytes) = plan.with(fate);
             Group { values, bytes }
@@ -61,7 +64,8 @@ impl<'a> Budgeted<'a> {
             budget_bytes: plan.budget_bytes,
             near_in_core_bytes,
             near_bytes,
-            weights_bytes: plan.weights_bytes,
+            weights_bytes,
+            weights_loaded_bytes,
             far_bytes: plan.far_bytes,
             kept: group(Fate::Keep),
             swapped: group(Fate::Swap),
@@ -122,6 +126,10 @@ impl fmt::Display for Budgeted<'_> {
             amount(self.weights_bytes),
             amount(self.far_bytes)
         )?;
+        if self.weights_loaded_bytes > 0 {
+            let bytes = amount(self.weights_loaded_bytes);
+            writeln!(f, "copies of {bytes} of weights go after use, and are made again")?;
+        }
         let group = |group: Group| format!("{} ({})", group.values, amount(group.bytes));
         writeln!(
             f,

@@ -55,7 +55,9 @@ impl Machine {
     /// The smallest budget with which a micro-batch of training can be computed, where steps find
     /// near what they touch.
     pub fn smallest_budget(&self, samples: usize) -> Result<usize, EngineError> {
-        let (program, ..) = self.smallest(samples, Direction::Training)?;
+        // Of whatever may go within a budget.
+        let limits = Limits { budget_bytes: Some(0), ..self.limits.clone() };
+        let (program, ..) = self.smallest(&limits, (samples, Direction::Training))?;
         Ok(program.weights_bytes(&self.layout) + program.plan.arena_bytes)
     }
 
@@ -77,14 +79,14 @@ impl Machine {
     /// The program that takes the least of the near tier, its draft in core, and as it runs.
     fn smallest(
         &self,
-        batch: usize,
-        direction: Direction,
+        limits: &Limits,
+        (batch, direction): (usize, Direction),
     ) -> Result<(Program, Draft, Arranged), EngineError> {
-        let limits = self.limits.in_direction(direction);
+        let limits = limits.in_direction(direction);
         let (graph, layout, element) = (&self.graph, &self.layout, self.element);
         let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
         let mut first = None;
-        let program = Program::new(&self.team.context, request, &mut |draft| {
+        let program = Program::new(&self.team.context, request, limits.copies(), &mut |draft| {
             let arranged = least(&draft, graph, &limits);
             let runs = arranged.draft.clone();
             first = Some((draft, arranged));
@@ -100,7 +102,7 @@ impl Machine {
         batch: usize,
         direction: Direction,
     ) -> Result<Result<Planned, (usize, EngineError)>, EngineError> {
-        let (program, draft, arranged) = self.smallest(batch, direction)?;
+        let (program, draft, arranged) = self.smallest(&self.limits, (batch, direction))?;
         let weights_bytes = program.weights_bytes(&self.layout);
         let mut planned = Planned { program, draft, arranged, weights_bytes };
         let wanted_bytes = weights_bytes + planned.program.plan.arena_bytes;
@@ -151,22 +153,27 @@ impl Machine {
         let Planned { program, draft, arranged, weights_bytes } = self.fitting(batch, direction)?;
         let limits = self.limits.in_direction(direction);
         let mut weights = Vec::with_capacity(program.weights.len());
-        for wanted in &program.weights {
-            weights.push(self.weights.acquire(wanted)?);
+        for (wanted, is_apart) in program.weights.iter().zip(program.are_apart()) {
+            let copy = self.weights.acquire(wanted)?;
+            if is_apart {
+                self.weights.reserve(copy);
+            }
+            weights.push(copy);
         }
         self.moving.reserve(&limits, arranged.far_bytes)?;
         self.reserve(&program.plan);
-        let (used, outlook, again) = (0, None, arranged.again());
-        let mut held = Held { batch, direction, program, weights, used, again, outlook };
+        self.programs += 1;
+        let (used, outlook, again, number) = (0, None, arranged.again(), self.programs);
+        let mut held = Held { batch, direction, program, weights, used, again, outlook, number };
         let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
-        if limits.mode == MemoryMode::Unified {
-            // What a pager moves hangs on no price.
+        if limits.mode.recomputes() {
+            let costs = self.measure(&mut held, &draft, &arranged)?;
+            self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
+        } else if budget_bytes.is_some() {
+            // What a pager moves, and which copies of weights have room, hangs on no price.
             let graph = &self.graph;
             let fitted = arrange(&draft, graph, &limits, &guessed(&draft), budget_bytes);
             self.hold(&mut held, &fitted.unwrap_or(arranged))?;
-        } else if limits.mode.recomputes() {
-            let costs = self.measure(&mut held, &draft, &arranged)?;
-            self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
         }
         Ok(held)
     }
@@ -175,7 +182,7 @@ impl Machine {
     fn improve(&mut self, held: &mut Held, mut outlook: Outlook) -> Result<(), EngineError> {
         let arranged = outlook.improve(&self.graph, &self.limits);
         self.hold(held, arranged)?;
-        self.expected.push(outlook.expected(held.batch, held.program.plan.arena_bytes));
+        self.expected.push(outlook.expected(held.batch, held.near_bytes(&self.layout)));
         held.outlook = Some(outlook);
         Ok(())
     }
@@ -186,6 +193,7 @@ impl Machine {
         let plan = arranged.draft.clone().place();
         self.reserve(&plan);
         held.program.plan = plan;
+        self.loaded = None;
         held.again = arranged.again();
         Ok(())
     }
@@ -199,7 +207,7 @@ impl Machine {
         let mut outlook = held.outlook.take().expect("there is one to compare with");
         let mut of_steps = Vec::new();
         let outcome = self.run(held, batch, &mut |_, took| of_steps.push(took))?;
-        let of = (held.batch, held.program.plan.arena_bytes);
+        let of = (held.batch, held.near_bytes(&self.layout));
         match outlook.compare(&of_steps, of, &mut self.expected) {
             Compared::Surprised => self.improve(held, outlook)?,
             Compared::Stays => held.outlook = Some(outlook),
@@ -225,8 +233,8 @@ impl Machine {
             passes.push(of_steps);
         }
         // Nobody is to compute with zeros.
-        self.weights.renew();
-        costs.step_seconds = arranged.step_seconds(&passes, draft.steps.len());
+        self.renew();
+        costs.step_seconds = arranged.step_seconds(&passes, &costs.step_seconds);
         if let Some(rates) = self.moving.rates()? {
             costs.rates = rates;
         }

@@ -124,7 +124,7 @@ impl Compute for Executor {
 
     /// Weights change into a program's layouts once per state, not per micro-batch.
     fn renew(&mut self) {
-        self.machine.weights.renew();
+        self.machine.renew();
     }
 
     fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {

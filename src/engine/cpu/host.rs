@@ -14,7 +14,11 @@ impl Batch<'_> {
     /// Performs a step that runs no kernel.
     pub fn perform(&mut self, action: &Action<Span>, arena: &Arena, classes: usize) {
         match action {
-            Action::Run { .. } | Action::BeginCopy { .. } | Action::EndCopy { .. } => {}
+            Action::Run { .. }
+            | Action::BeginCopy { .. }
+            | Action::EndCopy { .. }
+            | Action::Load { .. }
+            | Action::Hold { .. } => {}
             Action::Mask { value, elements, rate, node } => {
                 let mask = &mut arena.lease([(*value, Access::Write)]);
                 fill_mask(&mut mask.slice_mut(0)[..*elements], *rate, self.dropout_key, *node);

@@ -20,7 +20,7 @@ use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::Outlook;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::{Access, Direction};
-use crate::engine::plan::steps::{Action, Plan, Way};
+use crate::engine::plan::steps::{Action, Plan, Way, When};
 use crate::engine::plan::tensor::ElementType;
 use crate::engine::targets::Outcome;
 use crate::model::{Graph, Layout, layout};
@@ -41,6 +41,15 @@ pub struct Held {
     pub again: Vec<bool>,
     /// What it is expected to take, where prices decided how it is arranged.
     pub outlook: Option<Outlook>,
+    /// Its own, among all of a worker.
+    pub number: u64,
+}
+
+impl Held {
+    /// What it takes of the near tier.
+    pub fn near_bytes(&self, layout: &Layout) -> usize {
+        self.program.plan.arena_bytes + self.program.weights_bytes(layout)
+    }
 }
 
 /// Of one worker.
@@ -67,6 +76,10 @@ pub struct Machine {
     pub watch: Watch,
     /// What a program is expected to take, or took, that nobody has heard of yet.
     pub expected: Vec<Expected>,
+    /// Whose weights lie in places among values, of the state at hand: a program's number.
+    pub loaded: Option<u64>,
+    /// Programs so far.
+    pub programs: u64,
     /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
     pub soiled: bool,
 }
@@ -101,6 +114,8 @@ impl Machine {
             moving: Moving::default(),
             watch: Box::new(|_| {}),
             expected: Vec::new(),
+            loaded: None,
+            programs: 0,
             soiled: false,
         })
     }
@@ -112,7 +127,14 @@ impl Machine {
             // The old one goes first: nothing in it is needed between micro-batches.
             self.arena = Arc::new(Arena::zeroed(0));
             self.arena = Arc::new(Arena::zeroed(bytes));
+            self.loaded = None;
         }
+    }
+
+    /// The state has changed: no copy of weights is current.
+    pub fn renew(&mut self) {
+        self.weights.renew();
+        self.loaded = None;
     }
 
     /// Computes a micro-batch. `took`: how many seconds each step of the plan did.
@@ -125,17 +147,22 @@ impl Machine {
         if self.soiled {
             let arena = Arc::get_mut(&mut self.arena).expect("nothing is copied between passes");
             arena.as_mut_slice().fill(SOIL);
+            self.loaded = None;
         }
-        let outcome = self.pass(held, batch, took);
-        if outcome.is_err() {
-            self.moving.give_up();
+        let is_loaded = self.loaded.take() == Some(held.number);
+        let outcome = self.pass(held, is_loaded, batch, took);
+        match outcome {
+            Ok(_) => self.loaded = Some(held.number),
+            Err(_) => self.moving.give_up(),
         }
         outcome
     }
 
+    /// `is_loaded`: what the program loads for many passes is there.
     fn pass(
         &mut self,
         held: &mut Held,
+        is_loaded: bool,
         mut batch: Batch<'_>,
         took: &mut dyn FnMut(usize, f64),
     ) -> Result<Outcome, EngineError> {
@@ -170,6 +197,11 @@ impl Machine {
                         let mut gone = arena.lease([(*value, Access::Write)]);
                         gone.slice_mut(0).fill(SOIL);
                     }
+                }
+                Action::Load { when: When::Stale, .. } if is_loaded => {}
+                Action::Load { weight, value, .. } => {
+                    let mut place = arena.lease([(*value, Access::Write)]);
+                    self.weights.load(weights[*weight], batch.weights, place.slice_mut(0))?;
                 }
                 _ => batch.perform(action, arena, classes),
             }

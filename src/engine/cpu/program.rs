@@ -5,6 +5,9 @@ use kintsugi_ffi::dnnl::{Context, MemoryDesc, Primitive};
 use super::backend::OneDnn;
 use super::weights::is_lendable;
 use crate::engine::error::EngineError;
+use crate::engine::memory::limits::Copies;
+use crate::engine::memory::loads::loading;
+use crate::engine::memory::planner::MOVED_BYTES_MIN;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Role;
@@ -27,10 +30,21 @@ impl Program {
     pub fn new(
         context: &Context,
         request: Request<'_>,
+        copies: Copies,
         arranged: &mut dyn FnMut(Draft) -> Result<Draft, EngineError>,
     ) -> Result<Self, EngineError> {
         let mut backend = OneDnn::new(context);
-        let plan = arranged(compile(request, &mut backend)?)?.place();
+        let draft = compile(request, &mut backend)?;
+        let mut weights = Vec::with_capacity(draft.weights.len());
+        for wanted in &draft.weights {
+            let desc = backend.memory(&wanted.desc).map_err(|r| EngineError::Device(r.0))?;
+            weights.push(WeightUse { tensor: wanted.tensor, desc });
+        }
+        let draft = match copies {
+            Copies::Apart => draft,
+            Copies::Placed => loading(draft, &placed(&weights, request.layout)),
+        };
+        let plan = arranged(draft)?.place();
         let mut primitives: Vec<Option<Primitive>> = Vec::new();
         for step in &plan.draft.steps {
             let Action::Run { kernel, arguments } = &step.action else { continue };
@@ -45,18 +59,34 @@ impl Program {
             }
             primitives[*kernel] = Some(primitive);
         }
-        let mut weights = Vec::with_capacity(plan.draft.weights.len());
-        for wanted in &plan.draft.weights {
-            let desc = backend.memory(&wanted.desc).map_err(|r| EngineError::Device(r.0))?;
-            weights.push(WeightUse { tensor: wanted.tensor, desc });
-        }
         Ok(Self { plan, primitives, weights })
     }
 
-    /// Bytes of the copies of weights that it reads, where the state's lie otherwise.
+    /// Bytes of the copies of weights that it reads and that have no places among its values,
+    /// where the state's lie otherwise.
     pub fn weights_bytes(&self, layout: &Layout) -> usize {
-        let copied =
-            |of: &&WeightUse<MemoryDesc>| !is_lendable(&layout.tensors[of.tensor], &of.desc);
-        self.weights.iter().filter(copied).map(|wanted| wanted.desc.bytes()).sum()
+        let apart = self.weights.iter().zip(self.are_apart()).filter(|(_, is_apart)| *is_apart);
+        apart.map(|(wanted, _)| copied_bytes(wanted, layout)).sum()
     }
+
+    /// Of each weight whether its copy has no place among the values.
+    pub fn are_apart(&self) -> Vec<bool> {
+        let mut are_apart = vec![true; self.weights.len()];
+        for step in &self.plan.draft.steps {
+            if let Action::Load { weight, .. } = step.action {
+                are_apart[weight] = false;
+            }
+        }
+        are_apart
+    }
+}
+
+/// Bytes of the copy of a weight; 0 where kernels read the state itself.
+fn copied_bytes(of: &WeightUse<MemoryDesc>, layout: &Layout) -> usize {
+    if is_lendable(&layout.tensors[of.tensor], &of.desc) { 0 } else { of.desc.bytes() }
+}
+
+/// Which copies lie among the values: those that are worth it.
+fn placed(weights: &[WeightUse<MemoryDesc>], layout: &Layout) -> Vec<bool> {
+    weights.iter().map(|wanted| copied_bytes(wanted, layout) >= MOVED_BYTES_MIN).collect()
 }

@@ -17,7 +17,7 @@ use crate::model::{Layout, TensorSpec};
 struct Held {
     tensor: usize,
     desc: Rc<MemoryDesc>,
-    /// Empty while it is only lent.
+    /// Empty while it is only lent, or written elsewhere.
     buffer: Buffer,
     /// From row-major f32; `None` if this copy is that itself.
     reorder: Option<Reorder>,
@@ -48,8 +48,8 @@ impl Reorder {
         Ok(Self { primitive, scratch: Buffer::zeroed(scratch_bytes), scratch_bytes })
     }
 
-    fn run(&mut self, from: &[f32], to: &mut Buffer) -> Result<(), Error> {
-        let mut args = vec![Data::Read(from), Data::Write(to.as_mut_slice())];
+    fn run(&mut self, from: &[f32], to: &mut [f32]) -> Result<(), Error> {
+        let mut args = vec![Data::Read(from), Data::Write(to)];
         if self.scratch_bytes > 0 {
             args.push(Data::Write(self.scratch.as_mut_slice()));
         }
@@ -58,17 +58,27 @@ impl Reorder {
 }
 
 impl Held {
-    /// Takes a tensor's numbers over, row-major.
-    fn fill(&mut self, numbers: &[f32]) -> Result<(), Error> {
+    /// Has memory for its numbers.
+    fn reserve(&mut self) {
         if self.buffer.bytes() < self.desc.bytes() {
             self.buffer = Buffer::zeroed(self.desc.bytes());
         }
-        match &mut self.reorder {
-            Some(reorder) => reorder.run(numbers, &mut self.buffer),
-            None => {
-                self.buffer.as_mut_slice()[..numbers.len()].copy_from_slice(numbers);
-                Ok(())
-            }
+    }
+
+    /// Takes a tensor's numbers over, row-major.
+    fn fill(&mut self, numbers: &[f32]) -> Result<(), Error> {
+        self.reserve();
+        lay_out(&mut self.reorder, numbers, self.buffer.as_mut_slice())
+    }
+}
+
+/// Writes row-major numbers as a copy has them.
+fn lay_out(reorder: &mut Option<Reorder>, from: &[f32], to: &mut [f32]) -> Result<(), Error> {
+    match reorder {
+        Some(reorder) => reorder.run(from, to),
+        None => {
+            to[..from.len()].copy_from_slice(from);
+            Ok(())
         }
     }
 }
@@ -118,6 +128,29 @@ impl Weights {
         Ok(())
     }
 
+    /// Gives copy `at` memory, unless kernels read the state.
+    pub fn reserve(&mut self, at: usize) {
+        let copy = self.copies.get_mut(at).and_then(Option::as_mut).expect(LIVES);
+        if !copy.lendable {
+            copy.reserve();
+        }
+    }
+
+    /// Writes the state's numbers of copy `at` elsewhere.
+    pub fn load(
+        &mut self,
+        at: usize,
+        source: &dyn WeightSource,
+        into: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let copy = self.copies.get_mut(at).and_then(Option::as_mut).expect(LIVES);
+        let mut laid_out = Ok(());
+        source.read(&self.tensors[copy.tensor], &mut |numbers| {
+            laid_out = lay_out(&mut copy.reorder, numbers, into);
+        })?;
+        Ok(laid_out?)
+    }
+
     fn create(&mut self, tensor: usize, desc: Rc<MemoryDesc>) -> Result<usize, Error> {
         let plain = row_major(&desc)?;
         let reorder = match plain == *desc {
@@ -125,8 +158,8 @@ impl Weights {
             false => Some(Reorder::new(&self.context, Rc::new(plain), desc.clone())?),
         };
         let lendable = is_lendable(&self.tensors[tensor], &desc);
-        let buffer = Buffer::zeroed(if lendable { 0 } else { desc.bytes() });
-        let copy = Held { tensor, desc, buffer, reorder, lendable, users: 0, current: false };
+        let (buffer, users, current) = (Buffer::zeroed(0), 0, false);
+        let copy = Held { tensor, desc, buffer, reorder, lendable, users, current };
         let free = self.copies.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.copies.push(None);

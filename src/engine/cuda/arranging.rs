@@ -144,7 +144,7 @@ impl Machine {
         held.again = arranged.again();
         self.moving.reserve(arranged.far_bytes)?;
         self.memory.fit(&self.card.context, &held.script, &self.limits)?;
-        self.expected.push(outlook.expected(held.batch, held.script.arena_bytes));
+        self.expected.push(outlook.expected(held.batch, held.script.near_bytes(layout)));
         held.outlook = Some(outlook);
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Machine {
         let mut clock = Clock::new(&self.card.context);
         let outcome = self.run(held, batch, Some(&mut clock))?;
         let of_steps = of_steps(held, &clock)?;
-        let of = (held.batch, held.script.arena_bytes);
+        let of = (held.batch, held.script.near_bytes(&self.layout));
         match outlook.compare(&of_steps, of, &mut self.expected) {
             Compared::Surprised => self.improve(held, outlook)?,
             Compared::Stays => held.outlook = Some(outlook),
@@ -186,7 +186,7 @@ impl Machine {
         }
         // Nobody is to compute with zeros.
         self.memory.copies.renew();
-        costs.step_seconds = arranged.step_seconds(&passes, draft.steps.len());
+        costs.step_seconds = arranged.step_seconds(&passes, &costs.step_seconds);
         if let Some(rates) = self.moving.rates(&self.memory.arena)? {
             costs.rates = rates;
         }

@@ -90,6 +90,11 @@ impl Script {
         Ok(script)
     }
 
+    /// Bytes of the card that it needs.
+    pub fn near_bytes(&self, layout: &Layout) -> usize {
+        self.arena_bytes + self.besides_bytes(layout)
+    }
+
     /// Bytes of the card that it needs besides its arena: a state with copies of weights, and the
     /// pictures of this micro-batch and of the next.
     pub fn besides_bytes(&self, layout: &Layout) -> usize {
@@ -185,6 +190,9 @@ impl<'a, 'p> Writer<'a, 'p> {
             Action::EndCopy { way, value, far_offset } => {
                 let (way, near, far_offset) = (*way, *value, *far_offset);
                 self.script.lines.push(Line::End { way, near, far_offset });
+            }
+            Action::Load { .. } | Action::Hold { .. } => {
+                return Err(Refusal("a card has its copies of weights apart".into()));
             }
             Action::Statistics { mean, variance, at: into, channels } => {
                 for (value, &into) in [*mean, *variance].into_iter().zip(into) {

@@ -22,7 +22,8 @@ pub struct Arranged {
     pub far_bytes: usize,
     /// What it is expected to take; of no use where costs were guessed.
     pub forecast: Forecast,
-    /// The step of the given draft that each of its steps is; `None`: a copy.
+    /// The step of the given draft that each of its steps is; `None`: a copy, or of what is kept
+    /// from pass to pass.
     pub origins: Vec<Option<usize>>,
     /// What its steps are.
     pub turns: Vec<Turn>,
@@ -47,35 +48,64 @@ pub fn arrange(
     budget_bytes: Option<usize>,
 ) -> Result<Arranged, TooSmall> {
     let uses = Uses::of(draft);
-    let turns = match limits.mode {
-        MemoryMode::InCore => (0..draft.steps.len()).map(Turn::Step).collect(),
-        MemoryMode::SwapSync => swapped(&uses, Copying::AtOnce),
-        MemoryMode::Swap => {
-            let segments = &segments(draft, graph, limits.granularity);
-            swapped(&uses, Copying::Ahead { segments, window: limits.window })
+    match limits.mode {
+        MemoryMode::InCore | MemoryMode::SwapSync | MemoryMode::Swap => {
+            let budget = budget_bytes.unwrap_or(usize::MAX);
+            let of = |weights: Fate| {
+                let arranged = Arranged::of(&uses, &fixed(&uses, graph, limits, weights), costs);
+                match arranged.draft.clone().place().arena_bytes {
+                    wanted_bytes if wanted_bytes > budget => Err(TooSmall { wanted_bytes }),
+                    _ => Ok(arranged),
+                }
+            };
+            of(Fate::Keep).or_else(|_| of(Fate::Recompute))
         }
         MemoryMode::Recompute => {
-            return planned(&uses, costs, &[Fate::Recompute], budget_bytes.unwrap_or(0));
+            planned(&uses, costs, &[Fate::Recompute], budget_bytes.unwrap_or(0))
         }
-        MemoryMode::Unified => return unified(&uses, costs, limits, budget_bytes),
+        MemoryMode::Unified => unified(&uses, costs, limits, budget_bytes),
         MemoryMode::Planned => {
             let fates = &[Fate::Swap, Fate::Recompute];
-            return planned(&uses, costs, fates, budget_bytes.unwrap_or(usize::MAX));
+            planned(&uses, costs, fates, budget_bytes.unwrap_or(usize::MAX))
         }
-    };
-    let arranged = Arranged::of(&uses, &turns, costs);
-    let wanted_bytes = arranged.draft.clone().place().arena_bytes;
-    match budget_bytes {
-        Some(budget) if wanted_bytes > budget => Err(TooSmall { wanted_bytes }),
-        _ => Ok(arranged),
     }
+}
+
+/// A pass in core.
+pub fn all_kept(uses: &Uses<'_>) -> Vec<Turn> {
+    let fates = vec![Fate::Keep; uses.draft.bytes.len()];
+    schedule(uses, &sequence(uses, &fates), Copying::AtOnce)
+}
+
+/// What the modes do that have no choice, but of what becomes of copies of weights.
+fn fixed(uses: &Uses<'_>, graph: &Graph, limits: &Limits, weights: Fate) -> Vec<Turn> {
+    let segments;
+    let (others, copying) = match limits.mode {
+        MemoryMode::SwapSync => (Fate::Swap, Copying::AtOnce),
+        MemoryMode::Swap => {
+            segments = segments_of(uses.draft, graph, limits.granularity);
+            (Fate::Swap, Copying::Ahead { segments: &segments, window: limits.window })
+        }
+        _ => (Fate::Keep, Copying::AtOnce),
+    };
+    let mut fates = vec![Fate::Keep; uses.draft.bytes.len()];
+    // What is small gains nothing.
+    let moved = |value: &&usize| uses.draft.bytes[**value] >= MOVED_BYTES_MIN;
+    for &value in uses.saved.iter().filter(moved) {
+        fates[value] = if uses.is_loaded[value] { weights } else { others };
+    }
+    schedule(uses, &sequence(uses, &fates), copying)
 }
 
 /// The arrangement that takes the least of the near tier; of modes that have no choice their own.
 pub fn least(draft: &Draft, graph: &Graph, limits: &Limits) -> Arranged {
-    let budget_bytes = limits.mode.fits_a_budget().then_some(0);
-    arrange(draft, graph, limits, &guessed(draft), budget_bytes)
-        .expect("without a budget there is always one")
+    let costs = &guessed(draft);
+    if limits.mode.fits_a_budget() {
+        let least = arrange(draft, graph, limits, costs, Some(0));
+        return least.expect("a budget of 0 asks for the least");
+    }
+    let uses = Uses::of(draft);
+    Arranged::of(&uses, &fixed(&uses, graph, limits, Fate::Recompute), costs)
 }
 
 /// The quickest schedule with these fates within a budget. Of `Recompute` without one (0) the
@@ -198,16 +228,8 @@ fn within(
     }
 }
 
-/// Everything leaves that is worth it.
-fn swapped(uses: &Uses<'_>, copying: Copying<'_>) -> Vec<Turn> {
-    let mut fates = vec![Fate::Keep; uses.draft.bytes.len()];
-    let leaving = uses.saved.iter().filter(|&&value| uses.draft.bytes[value] >= MOVED_BYTES_MIN);
-    leaving.for_each(|&value| fates[value] = Fate::Swap);
-    schedule(uses, &sequence(uses, &fates), copying)
-}
-
 /// The part of the model that each step belongs to.
-fn segments(draft: &Draft, graph: &Graph, granularity: Granularity) -> Vec<usize> {
+fn segments_of(draft: &Draft, graph: &Graph, granularity: Granularity) -> Vec<usize> {
     let mut segment = 0;
     let of_node: Vec<usize> = (0..graph.nodes.len())
         .map(|node| {
@@ -239,7 +261,7 @@ impl Arranged {
         let (draft, far_bytes) = rewritten(uses.draft, turns);
         let origin = |turn: &Turn| match *turn {
             Turn::Step(step) => Some(step),
-            Turn::Begin(..) | Turn::End(..) => None,
+            Turn::Begin(..) | Turn::End(..) | Turn::Keep(_) | Turn::Hold(_) => None,
         };
         let origins = turns.iter().map(origin).collect();
         let forecast = forecast(uses, turns, costs);

@@ -7,7 +7,7 @@ use super::play::Forecast;
 pub struct Expected {
     /// Samples of the micro-batch.
     pub samples: usize,
-    /// Bytes of its places in the near tier; copies of weights are not among them.
+    /// Bytes that it takes of the near tier.
     pub near_bytes: u64,
     /// Bytes of the far tier.
     pub far_bytes: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::far::Place;
 use super::unified::Paging;
-use crate::config::{Device, Granularity, Memory, MemoryMode, Rate};
+use crate::config::{Config, Device, ExchangeKind, Granularity, Memory, MemoryMode, Rate};
 use crate::engine::error::EngineError;
 use crate::engine::plan::operation::Direction;
 use crate::observe::spans::amount;
@@ -27,10 +27,31 @@ pub struct Limits {
     pub window: usize,
     /// How unified memory is paged.
     pub paging: Paging,
+    /// Where copies of weights may lie.
+    pub weights: Copies,
+}
+
+/// Where an engine has its copies of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// Beside the values of a pass, for all passes.
+    Apart,
+    /// Among them: where there is no room for one it goes, and is loaded again.
+    Placed,
 }
 
 impl Limits {
-    /// Of each of `workers` workers of a rank.
+    /// Of each of `workers` workers of a rank of a run.
+    pub fn of(config: &Config, workers: usize) -> Self {
+        let limits = Self::of_worker(&config.device, &config.memory, workers);
+        match config.train.exchange {
+            ExchangeKind::Synchronous => limits,
+            // A micro-batch during which the state changes has copies of all weights.
+            ExchangeKind::Asynchronous => Self { weights: Copies::Apart, ..limits },
+        }
+    }
+
+    /// The same by the sections that matter; the state does not change during a pass.
     pub fn of_worker(device: &Device, memory: &Memory, workers: usize) -> Self {
         let budget = device.memory_budget.map(|budget| budget.0 as usize / workers.max(1));
         Self {
@@ -44,6 +65,7 @@ impl Limits {
             granularity: memory.granularity,
             window: memory.window as usize,
             paging: Paging { design: memory.design, policy: memory.policy },
+            weights: Copies::Placed,
         }
     }
 
@@ -53,6 +75,16 @@ impl Limits {
             if let Some(rate) = rate.filter(|_| bytes > 0) {
                 std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate.0.max(1) as f64));
             }
+        }
+    }
+
+    /// Where copies of weights lie. Among the values only where these have a budget; a pager has
+    /// rules of its own.
+    pub fn copies(&self) -> Copies {
+        match self.mode {
+            MemoryMode::Unified => Copies::Apart,
+            _ if self.budget_bytes.is_none() => Copies::Apart,
+            _ => self.weights,
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! A draft's saved values get a fate each (`sequence`), copies get their times (`schedule`), a
 //! play says what that takes (`play`), the planner picks fates by price (`planner`), and `arrange`
-//! does what the configuration asks. `shown` has it all as data, for people.
+//! does what the configuration asks. `loads` makes values of copies of weights. `shown` has it all as
+//! data, for people.
 
 pub mod arrange;
 pub mod copies;
@@ -12,6 +13,7 @@ pub mod far;
 mod lanes;
 pub mod limits;
 pub mod link;
+pub mod loads;
 pub mod outlook;
 pub mod planner;
 pub mod play;

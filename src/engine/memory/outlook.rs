@@ -65,7 +65,7 @@ impl Outlook {
     }
 
     /// A pass took so many seconds in each step of the arrangement. The last that is compared is
-    /// `told`, with the samples and the bytes of places.
+    /// `told`, with the samples and the bytes of the near tier.
     pub fn compare(
         &mut self,
         of_steps: &[f64],
@@ -92,7 +92,7 @@ impl Outlook {
         }
     }
 
-    /// What is expected of a micro-batch of so many samples, whose places take so many bytes.
+    /// What is expected of a micro-batch of so many samples that takes so many bytes.
     pub fn expected(&self, samples: usize, near_bytes: usize) -> Expected {
         Expected {
             samples,
@@ -105,9 +105,10 @@ impl Outlook {
 }
 
 impl Arranged {
-    /// What each step of the draft takes, by passes of this arrangement: the least of each.
-    pub fn step_seconds(&self, passes: &[Vec<f64>], steps: usize) -> Vec<f64> {
-        let mut seconds = vec![f64::INFINITY; steps];
+    /// What each step of the draft takes, by passes of this arrangement: the least of each. Of
+    /// steps that these do not measure what was `guessed`.
+    pub fn step_seconds(&self, passes: &[Vec<f64>], guessed: &[f64]) -> Vec<f64> {
+        let mut seconds = vec![f64::INFINITY; guessed.len()];
         for pass in passes {
             for (origin, &took) in self.origins.iter().zip(pass) {
                 if let Some(step) = *origin {
@@ -115,6 +116,8 @@ impl Arranged {
                 }
             }
         }
+        let unmeasured = seconds.iter_mut().zip(guessed).filter(|(took, _)| took.is_infinite());
+        unmeasured.for_each(|(took, guessed)| *took = *guessed);
         seconds
     }
 }

@@ -5,7 +5,7 @@
 //! the way. Of those whose places fit a budget the one with the shortest forecast is taken. So more
 //! budget never means a longer forecast, and the smallest budget that will do is known.
 
-use super::play::{Forecast, Life, forecast, lives, profile};
+use super::play::{Forecast, Life, forecast, lives, profile, seconds};
 use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
 
@@ -149,12 +149,11 @@ fn converted(
     let tried = priced.chunks(at_a_time).take(TRIED_MAX).map(|values| {
         let mut fates = last.fates.clone();
         values.iter().for_each(|&(_, value)| fates[value] = Fate::Recompute);
-        Candidate::new(uses, costs, fates, last.flight)
+        let takes = seconds(uses, &turns(uses, costs, &fates, last.flight), costs);
+        (takes < last.forecast.seconds).then(|| Candidate::new(uses, costs, fates, last.flight))
     });
-    let better = tried.filter(|then| {
-        let (then, last) = (&then.forecast, &last.forecast);
-        then.seconds < last.seconds && then.live_bytes <= last.live_bytes
-    });
+    let less = |then: &Candidate| then.forecast.live_bytes <= last.forecast.live_bytes;
+    let better = tried.flatten().filter(less);
     better.min_by(|a, b| a.forecast.seconds.total_cmp(&b.forecast.seconds))
 }
 
@@ -186,9 +185,12 @@ pub fn converting(uses: &Uses<'_>, costs: &Costs, from: &Candidate) -> Vec<Candi
 fn next(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], last: &Candidate) -> Vec<(usize, Fate)> {
     let waiting = waiting(uses, &last.turns(uses, costs), &last.fates);
     let mut ranked: Vec<(f64, usize, Fate)> = Vec::new();
-    for &fate in allowed {
+    for fate in [Fate::Swap, Fate::Recompute] {
+        // What was loaded can always be loaded again.
+        let may = |value| allowed.contains(&fate) || uses.is_loaded[value];
         let mut tried: Vec<(f64, usize)> = waiting
             .iter()
+            .filter(|&&value| may(value))
             .filter_map(|&value| Some((price(uses, costs, &last.fates, (value, fate))?, value)))
             .collect();
         tried.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -198,9 +200,9 @@ fn next(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], last: &Candidate) -> V
             if at < TRIED_MAX {
                 let mut fates = last.fates.clone();
                 fates[value] = fate;
-                let then = Candidate::new(uses, costs, fates, last.flight).forecast;
+                let then = seconds(uses, &turns(uses, costs, &fates, last.flight), costs);
                 // A little of its price, so that of what costs nothing now the cheaper goes.
-                let more = then.seconds - last.forecast.seconds + 1e-3 * price;
+                let more = then - last.forecast.seconds + 1e-3 * price;
                 rank = more / bytes;
             } else if at >= 4 * TRIED_MAX {
                 break;
@@ -227,6 +229,8 @@ fn price(
 ) -> Option<f64> {
     match fate {
         Fate::Keep => None,
+        // The state has it.
+        Fate::Swap if uses.is_loaded[value] => None,
         Fate::Swap => {
             let bytes = uses.draft.bytes[value] as f64;
             Some(bytes / costs.rates[0].min(costs.rates[1]))
@@ -255,6 +259,7 @@ fn waiting(uses: &Uses<'_>, turns: &[Turn], fates: &[Fate]) -> Vec<usize> {
             step.reads.contains(&value) || step.writes.contains(&value)
         }
         Turn::Begin(_, of) | Turn::End(_, of) => of == value,
+        Turn::Keep(_) | Turn::Hold(_) => false,
     };
     let waits = |life: &&Life| {
         (life.first..=life.last).contains(&peak)

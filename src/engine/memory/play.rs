@@ -17,6 +17,8 @@ pub enum Doing {
     Copies { way: Way, value: usize, from_seconds: f64, to_seconds: f64 },
     /// It is waited for, perhaps no time.
     Waits { value: usize },
+    /// What this step loads is kept.
+    Keeps { step: usize },
 }
 
 /// A turn, on the clock of who computes.
@@ -63,6 +65,8 @@ pub fn play<'a>(
                 clock = clock.max(done[value][way as usize]);
                 Doing::Waits { value }
             }
+            // Once a state, of which many micro-batches may be computed: not counted.
+            Turn::Keep(step) | Turn::Hold(step) => Doing::Keeps { step },
         };
         Moment { doing, from_seconds, to_seconds: clock }
     })
@@ -83,6 +87,11 @@ pub struct Forecast {
     pub live_bytes: usize,
 }
 
+/// All that a schedule is expected to take.
+pub fn seconds(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> f64 {
+    play(uses, turns, costs).last().map_or(0.0, |last| last.to_seconds)
+}
+
 /// Of one.
 pub fn forecast(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Forecast {
     let mut forecast = Forecast::default();
@@ -95,6 +104,7 @@ pub fn forecast(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Forecast {
             }
             Doing::Again { .. } => forecast.again += seconds,
             Doing::Waits { .. } => forecast.waits += seconds,
+            Doing::Keeps { .. } => {}
             Doing::Copies { way, value, .. } => {
                 forecast.moved_bytes[way as usize] += uses.draft.bytes[value] as u64;
             }
@@ -125,6 +135,8 @@ pub fn lives(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Life> {
         let of;
         let (reads, writes): (&[usize], &[usize]) = match *turn {
             Turn::Step(step) => (&uses.draft.steps[step].reads, &uses.draft.steps[step].writes),
+            Turn::Keep(step) => (&[], &uses.draft.steps[step].writes),
+            Turn::Hold(step) => (&uses.draft.steps[step].writes, &[]),
             Turn::Begin(Way::In, value) => {
                 of = [value];
                 (&[], &of)
@@ -163,9 +175,15 @@ fn given(uses: &Uses<'_>, turn: Turn) -> Vec<usize> {
 /// once then: no placement needs less.
 pub fn profile(uses: &Uses<'_>, turns: &[Turn], lives: &[Life]) -> Vec<usize> {
     let mut change = vec![0_isize; turns.len() + 2];
-    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); uses.draft.bytes.len()];
-    lives.iter().for_each(|life| ends[life.value].push(life.last));
-    let ends_at = |value: usize, at: usize| ends[value].contains(&at);
+    // The last life of each value, and the one before each.
+    let (mut latest, mut before) = (vec![None; uses.draft.bytes.len()], vec![None; lives.len()]);
+    for (number, life) in lives.iter().enumerate() {
+        before[number] = latest[life.value].replace(number);
+    }
+    let ends_at = |value: usize, at: usize| {
+        let mut all = std::iter::successors(latest[value], |&number: &usize| before[number]);
+        all.any(|number| lives[number].last == at)
+    };
     for life in lives {
         if uses.draft.is_remote(life.value) {
             continue;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::far::FAR_ALIGN_BYTES;
 use super::sequence::{Entry, Uses};
-use crate::engine::plan::steps::{Action, Draft, Step, Way};
+use crate::engine::plan::steps::{Action, Draft, Step, Way, When};
 
 /// What takes how long.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,37 +40,50 @@ pub enum Turn {
     Begin(Way, usize),
     /// And is waited for.
     End(Way, usize),
+    /// What a step of the draft loads is loaded, where that is stale.
+    Keep(usize),
+    /// And is there up to here.
+    Hold(usize),
 }
 
 /// The entries with their copies taken apart.
 pub fn schedule(uses: &Uses<'_>, entries: &[Entry], copying: Copying<'_>) -> Vec<Turn> {
-    let mut ends = vec![Vec::new(); entries.len() + 1];
-    let mut begins = vec![Vec::new(); entries.len() + 1];
+    // Each with the entry before which it stands.
+    let (mut ends, mut begins): (Standing, Standing);
     let copies = Copies::of(uses, entries);
     match copying {
         Copying::AtOnce => {
-            copies.out.iter().for_each(|of| ends[of.at + 1].push(of.value));
-            copies.back.iter().for_each(|of| begins[of.at].push(of.value));
+            ends = copies.out.iter().map(|of| (of.at + 1, of.value)).collect();
+            begins = copies.back.iter().map(|of| (of.at, of.value)).collect();
         }
         Copying::Ahead { segments, window } => {
             let out_ends = copies.ahead_out();
             let back_begins = copies.ahead_in(entries, segments, window, &out_ends);
-            copies.write(&out_ends, &back_begins, &mut ends, &mut begins);
+            [ends, begins] = copies.standing(entries.len(), &out_ends, &back_begins);
         }
         Copying::Timed { costs, flight_bytes_max } => {
             let (starts, out_ends) = copies.timed_out(entries, costs, flight_bytes_max);
             let back_begins = copies.timed_in(&starts, costs, flight_bytes_max, &out_ends);
-            copies.write(&out_ends, &back_begins, &mut ends, &mut begins);
+            [ends, begins] = copies.standing(entries.len(), &out_ends, &back_begins);
         }
     }
+    ends.sort_by_key(|&(at, _)| at);
+    begins.sort_by_key(|&(at, _)| at);
+    let (mut ends, mut begins) = (ends.into_iter().peekable(), begins.into_iter().peekable());
     let mut turns = Vec::with_capacity(entries.len() * 2);
     for at in 0..=entries.len() {
-        turns.extend(ends[at].iter().map(|&value| Turn::End(Way::Out, value)));
-        turns.extend(begins[at].iter().map(|&value| Turn::Begin(Way::In, value)));
+        while let Some((_, value)) = ends.next_if(|&(before, _)| before == at) {
+            turns.push(Turn::End(Way::Out, value));
+        }
+        while let Some((_, value)) = begins.next_if(|&(before, _)| before == at) {
+            turns.push(Turn::Begin(Way::In, value));
+        }
         match entries.get(at) {
             Some(&Entry::Step(step)) => turns.push(Turn::Step(step)),
             Some(&Entry::Away(value)) => turns.push(Turn::Begin(Way::Out, value)),
             Some(&Entry::Back(value)) => turns.push(Turn::End(Way::In, value)),
+            Some(&Entry::Keep(step)) => turns.push(Turn::Keep(step)),
+            Some(&Entry::Hold(step)) => turns.push(Turn::Hold(step)),
             None => {}
         }
     }
@@ -87,6 +100,9 @@ struct Copy {
     /// Of one back: the first entry before which it may begin, as far as earlier contents go.
     from: usize,
 }
+
+/// Values, each with the entry before which something of it stands.
+type Standing = Vec<(usize, usize)>;
 
 /// All of a pass, in order.
 struct Copies {
@@ -118,6 +134,8 @@ impl Copies {
                     back.push(Copy { value, bytes: bytes[value], at, from: touched[value] });
                     touched[value] = at + 1;
                 }
+                // Nothing of it is copied.
+                Entry::Keep(_) | Entry::Hold(_) => {}
             }
         }
         Self { out, back, places }
@@ -240,23 +258,16 @@ impl Copies {
         begins
     }
 
-    /// Sorts ends and begins to the entries before which they stand. A copy out ends before its
-    /// value's copy back begins, and before the pass does.
-    fn write(
-        &self,
-        out_ends: &[usize],
-        back_begins: &[usize],
-        ends: &mut [Vec<usize>],
-        begins: &mut [Vec<usize>],
-    ) {
-        let last = ends.len() - 1;
-        for (out, &end) in self.out.iter().zip(out_ends) {
+    /// Before which entry each copy out ends, and each back begins. One out ends before its
+    /// value's copy back begins, and before the pass does, whose entries are so many.
+    fn standing(&self, last: usize, out_ends: &[usize], back_begins: &[usize]) -> [Standing; 2] {
+        let end = |(out, &end): (&Copy, &usize)| {
             let before = self.places[out.value][1].map_or(last, |back| back_begins[back]);
-            ends[end.min(before).max(out.at + 1)].push(out.value);
-        }
-        for (back, &begin) in self.back.iter().zip(back_begins) {
-            begins[begin].push(back.value);
-        }
+            (end.min(before).max(out.at + 1), out.value)
+        };
+        let begin = |(back, &begin): (&Copy, &usize)| (begin, back.value);
+        let ends = self.out.iter().zip(out_ends).map(end).collect();
+        [ends, self.back.iter().zip(back_begins).map(begin).collect()]
     }
 }
 
@@ -271,6 +282,10 @@ pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
             Turn::Step(step) => {
                 node = draft.steps[step].node;
                 steps.push(draft.steps[step].clone());
+                continue;
+            }
+            Turn::Keep(step) | Turn::Hold(step) => {
+                steps.push(lasting(&draft.steps[step], *turn));
                 continue;
             }
             Turn::Begin(way, value) | Turn::End(way, value) => (way, value),
@@ -294,4 +309,17 @@ pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
     let (bytes, weights) = (draft.bytes.clone(), draft.weights.clone());
     let remote = draft.remote.clone();
     (Draft { steps, bytes, weights, remote, taken: draft.taken }, far_bytes)
+}
+
+/// What is loaded once a state, and held until a pass ends.
+fn lasting(load: &Step, turn: Turn) -> Step {
+    let Action::Load { weight, value, .. } = load.action else { return load.clone() };
+    let node = load.node;
+    match turn {
+        Turn::Hold(_) => {
+            let action = Action::Hold { value };
+            Step { node, action, reads: vec![value], writes: Vec::new(), overwrites: Vec::new() }
+        }
+        _ => Step { action: Action::Load { weight, value, when: When::Stale }, ..load.clone() },
+    }
 }

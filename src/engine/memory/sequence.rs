@@ -11,7 +11,7 @@ pub enum Fate {
     Keep,
     /// It is copied to the far tier, and back.
     Swap,
-    /// It is dropped. The steps that computed it run again.
+    /// It is dropped. The steps that computed it run again; what was loaded is loaded again.
     Recompute,
 }
 
@@ -24,6 +24,10 @@ pub enum Entry {
     Away(usize),
     /// It is there again.
     Back(usize),
+    /// What this step of the draft loads is there for all passes, as long as the state is the same.
+    Keep(usize),
+    /// The end of a pass for what this step loads.
+    Hold(usize),
 }
 
 /// What a draft says of its values.
@@ -33,8 +37,10 @@ pub struct Uses<'a> {
     pub draft: &'a Draft,
     /// Its first steps, which are the forward pass.
     pub forward: usize,
-    /// Values that the backward pass reads.
+    /// Values that the backward pass reads, and those that are loaded.
     pub saved: Vec<usize>,
+    /// Whether each value is a copy of a weight.
+    pub is_loaded: Vec<bool>,
     /// The last step of the forward pass that touches each value.
     last_forward: Vec<Option<usize>>,
     /// The last step of the backward pass that reads it.
@@ -63,7 +69,26 @@ impl<'a> Uses<'a> {
             _ => None,
         };
         let writer = writers.iter().enumerate().map(again).collect();
-        Self { draft, forward, saved: draft.saved(), last_forward, last_backward, writer }
+        let mut is_loaded = vec![false; values];
+        for step in &draft.steps {
+            if let Action::Load { value, .. } = step.action {
+                is_loaded[value] = true;
+            }
+        }
+        let mut saved = draft.saved();
+        saved.extend((0..values).filter(|&value| is_loaded[value]));
+        saved.sort_unstable();
+        saved.dedup();
+        Self { draft, forward, saved, is_loaded, last_forward, last_backward, writer }
+    }
+
+    /// Steps that load what is kept by these fates.
+    fn kept(&self, fates: &[Fate]) -> impl Iterator<Item = usize> {
+        let steps = self.draft.steps[..self.forward].iter().enumerate();
+        steps.filter_map(move |(at, step)| match step.action {
+            Action::Load { value, .. } => (fates[value] == Fate::Keep).then_some(at),
+            _ => None,
+        })
     }
 
     /// The steps that compute a value again, in order, where all that they read is there or
@@ -95,7 +120,8 @@ impl<'a> Uses<'a> {
 
 /// Whether a step may run again: it tells nobody anything, and draws what it drew before.
 fn repeats(action: &Action) -> bool {
-    matches!(action, Action::Run { .. } | Action::Mask { .. } | Action::Average { .. })
+    use Action::{Average, Load, Mask, Run};
+    matches!(action, Run { .. } | Mask { .. } | Average { .. } | Load { .. })
 }
 
 /// All of a pass, with a fate for every value of the draft (only saved ones have another than
@@ -106,6 +132,7 @@ pub fn sequence(uses: &Uses<'_>, fates: &[Fate]) -> Vec<Entry> {
     for at in uses.forward..uses.draft.steps.len() {
         pass.backward(at);
     }
+    pass.entries.extend(uses.kept(fates).map(Entry::Hold));
     pass.entries
 }
 
@@ -130,9 +157,21 @@ impl Pass<'_> {
                 Fate::Recompute => {}
             }
         }
+        self.entries.extend(self.uses.kept(self.fates).map(Entry::Keep));
         for (at, leaving) in leaving.into_iter().enumerate() {
+            let step = &self.uses.draft.steps[at];
+            if let Action::Load { .. } = step.action {
+                // It was kept, or is loaded when it is read.
+                continue;
+            }
+            let loaded = step.reads.iter().filter(|&&read| self.uses.is_loaded[read]);
+            let loaded: Vec<usize> = loaded.copied().collect();
+            loaded.iter().for_each(|&value| self.bring(value, &mut Vec::new()));
             self.entries.push(Entry::Step(at));
             self.entries.extend(leaving.into_iter().map(Entry::Away));
+            for value in loaded.into_iter().filter(|&value| self.fates[value] != Fate::Keep) {
+                self.is_there[value] = self.uses.last_forward[value].is_some_and(|last| last > at);
+            }
         }
     }
 

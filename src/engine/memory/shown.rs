@@ -1,10 +1,10 @@
 //! A micro-batch within the limits of the near tier as data, for who shows it: pure. Times are by
 //! guessed prices.
 
-use super::arrange::{Arranged, arrange, guessed};
+use super::arrange::{Arranged, all_kept, arrange, guessed};
 use super::limits::{Footprint, Limits};
 use super::play::{Doing, Forecast, forecast, lives, play, profile};
-use super::schedule::{Costs, Turn};
+use super::schedule::{Costs, Turn, rewritten};
 use super::sequence::{Fate, Uses};
 use crate::engine::plan::steps::{Draft, Way};
 use crate::model::Graph;
@@ -87,8 +87,10 @@ pub struct MemoryPlan {
     pub layers: Vec<String>,
     /// Of activations, scratch and copies of weights.
     pub budget_bytes: Option<u64>,
-    /// Copies of weights, which stay.
+    /// Copies of weights that have no places among the values.
     pub weights_bytes: u64,
+    /// Those that have.
+    pub placed: Vec<Saved>,
     /// Bytes of the far tier.
     pub far_bytes: u64,
     /// All that the backward pass reads.
@@ -122,16 +124,19 @@ impl MemoryPlan {
         let own = Draft { remote: arranged.draft.remote.clone(), ..draft.clone() };
         let uses = Uses::of(&own);
         let within = arranged.draft.clone().place();
-        let all: Vec<Turn> = (0..draft.steps.len()).map(Turn::Step).collect();
-        let places = |draft: &Draft| draft.clone().place().arena_bytes as u64;
+        let all = all_kept(&in_core);
+        let (own_in_core, _) = rewritten(draft, &all);
+        let in_core_bytes = own_in_core.place().arena_bytes as u64;
+        let (placed, saved) = fates(&uses, &arranged.turns);
         let names = graph.nodes.iter().map(|node| node.name.clone());
         Self {
             layers: names.chain([LOSS.into()]).collect(),
             budget_bytes: None,
             weights_bytes: weights_bytes as u64,
             far_bytes: (arranged.far_bytes + within.remote_bytes) as u64,
-            saved: saved(&uses, &arranged.turns),
-            in_core: Played::of(&in_core, &all, &costs, places(draft)),
+            placed,
+            saved,
+            in_core: Played::of(&in_core, &all, &costs, in_core_bytes),
             within: Played::of(&uses, &arranged.turns, &costs, within.arena_bytes as u64),
         }
     }
@@ -162,6 +167,15 @@ impl MemoryPlan {
         }
     }
 
+    /// Copies of weights that are there all the time, and those that are loaded when they are read.
+    pub fn copies_bytes(&self) -> [u64; 2] {
+        let with = |fate| {
+            let own = self.placed.iter().filter(|of| of.fate == fate);
+            own.map(|of| of.bytes).sum::<u64>()
+        };
+        [self.weights_bytes + with(Fate::Keep), with(Fate::Recompute)]
+    }
+
     /// How many values have this fate, and their bytes.
     pub fn with(&self, fate: Fate) -> (usize, u64) {
         let with = self.saved.iter().filter(|saved| saved.fate == fate);
@@ -178,8 +192,8 @@ fn layers(draft: &Draft) -> Vec<usize> {
     layers
 }
 
-/// What becomes of each value that the backward pass of the draft reads.
-fn saved(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Saved> {
+/// What becomes of the draft's copies of weights, and of each value that its backward pass reads.
+fn fates(uses: &Uses<'_>, turns: &[Turn]) -> (Vec<Saved>, Vec<Saved>) {
     let values = uses.draft.bytes.len();
     let (layers, mut fates) = (layers(uses.draft), vec![Fate::Recompute; values]);
     let last = turns.iter().position(|&turn| turn == Turn::Step(uses.forward.saturating_sub(1)));
@@ -203,7 +217,11 @@ fn saved(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Saved> {
         bytes: uses.draft.bytes[value] as u64,
         fate: fates[value],
     };
-    uses.saved.iter().map(saved).collect()
+    let of = |are_loaded: bool| {
+        let own = uses.saved.iter().filter(move |&&value| uses.is_loaded[value] == are_loaded);
+        own.map(saved).collect()
+    };
+    (of(true), of(false))
 }
 
 impl Played {
@@ -226,6 +244,9 @@ impl Played {
                     (&mut computing, uses.draft.steps[step].node, work)
                 }
                 Doing::Waits { value } => (&mut computing, layers[value], Work::Wait),
+                Doing::Keeps { step } => {
+                    (&mut computing, uses.draft.steps[step].node, Work::Forward)
+                }
                 Doing::Copies { way, value, from_seconds: from, to_seconds: to } => {
                     (from_seconds, to_seconds) = (from, to);
                     (&mut copies[way as usize], layers[value], Work::Copy)

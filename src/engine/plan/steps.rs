@@ -32,6 +32,19 @@ pub enum Action<V = usize> {
     BeginCopy { way: Way, value: V, far_offset: usize },
     /// Waits until that is done.
     EndCopy { way: Way, value: V, far_offset: usize },
+    /// Gives a value the numbers of the plan's weight `weight`, as that must lie.
+    Load { weight: usize, value: V, when: When },
+    /// Does nothing: what was loaded for the passes to come keeps its place up to here.
+    Hold { value: V },
+}
+
+/// When a weight is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Each time.
+    Always,
+    /// Unless its place still has the numbers of the state at hand.
+    Stale,
 }
 
 /// Between the tiers of memory.
@@ -54,7 +67,9 @@ impl Action {
             | Self::Mask { .. }
             | Self::Average { .. }
             | Self::BeginCopy { .. }
-            | Self::EndCopy { .. } => Vec::new(),
+            | Self::EndCopy { .. }
+            | Self::Load { .. }
+            | Self::Hold { .. } => Vec::new(),
         }
     }
 
@@ -86,6 +101,8 @@ impl Action {
             Self::EndCopy { way, value, far_offset } => {
                 Action::EndCopy { way, value: lies(value), far_offset }
             }
+            Self::Load { weight, value, when } => Action::Load { weight, value: lies(value), when },
+            Self::Hold { value } => Action::Hold { value: lies(value) },
         }
     }
 }

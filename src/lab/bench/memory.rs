@@ -95,7 +95,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut cases = vec![case(IN_CORE, holds.into())];
     let mut bounds = Vec::new();
     for within in &within {
-        cases.push(case(&within.name, within.phases(in_core.weights_bytes)));
+        cases.push(case(&within.name, within.phases()));
         bounds.extend(within.forecast_bound());
         let medians = [&cases[0], cases.last().unwrap_or(&cases[0])].map(|case| case.median);
         bounds.extend(within.overhead_bound(medians, link));
@@ -129,7 +129,6 @@ struct InCore<'a> {
     model: (Graph, Layout),
     /// With copies of weights.
     near_bytes: u64,
-    weights_bytes: u64,
     /// What the backward pass reads.
     saved_bytes: u64,
 }
@@ -137,8 +136,8 @@ struct InCore<'a> {
 impl<'a> InCore<'a> {
     fn of(shape: &'a Shape, device: &'a Device) -> Result<Self, String> {
         let model = shape.built()?;
-        let (near_bytes, weights_bytes, saved_bytes) = taken((shape, device), &model, shape.batch)?;
-        Ok(Self { shape, device, model, near_bytes, weights_bytes, saved_bytes })
+        let (near_bytes, saved_bytes) = taken((shape, device), &model, shape.batch)?;
+        Ok(Self { shape, device, model, near_bytes, saved_bytes })
     }
 
     /// Those that are asked for, by name.
@@ -167,18 +166,17 @@ impl<'a> InCore<'a> {
     }
 }
 
-/// Bytes of the near tier in core, of copies of weights among them, and of saved values.
+/// Bytes of the near tier in core, and of saved values.
 fn taken(
     (shape, device): (&Shape, &Device),
     (graph, layout): &(Graph, Layout),
     batch: usize,
-) -> Result<(u64, u64, u64), String> {
+) -> Result<(u64, u64), String> {
     let limits = &Limits::none();
     let plan = engine::memory_plan((graph, layout), device, batch, shape.threads, limits)
         .map_err(|error| error.to_string())?;
-    let held = plan.footprint();
     let saved_bytes = plan.saved.iter().map(|saved| saved.bytes).sum();
-    Ok((held.activations_bytes + held.weights_bytes, held.weights_bytes, saved_bytes))
+    Ok((plan.near_bytes()[0], saved_bytes))
 }
 
 /// A worker within limits that has computed until its memory is there and its plan stays; and what
@@ -222,11 +220,11 @@ impl Within {
         Ok(Self { name, ours, expected })
     }
 
-    fn phases(&self, weights_bytes: u64) -> BTreeMap<String, f64> {
+    fn phases(&self) -> BTreeMap<String, f64> {
         let Expected { near_bytes, far_bytes, forecast, .. } = self.expected;
         let megabytes = |bytes: u64| bytes as f64 / MEGABYTE;
         let phases = [
-            ("holds, MB", megabytes(near_bytes + weights_bytes)),
+            ("holds, MB", megabytes(near_bytes)),
             ("far tier, MB", megabytes(far_bytes)),
             ("copied out, MB", megabytes(forecast.moved_bytes[0])),
             ("copied back, MB", megabytes(forecast.moved_bytes[1])),

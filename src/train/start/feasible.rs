@@ -60,7 +60,7 @@ pub fn check_room(
         },
         together,
     };
-    let limits = Limits::of_worker(&config.device, &config.memory, work.workers as usize);
+    let limits = Limits::of(config, work.workers as usize);
     let frozen = freeze::frozen_in(config, &model.layout);
     let parts = (&model.graph, &model.layout, &frozen[..]);
     let threads = config.train.threads as usize;

@@ -212,7 +212,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         device: config.device.clone(),
         frozen,
         threads,
-        limits: Limits::of_worker(&config.device, &config.memory, workers as usize),
+        limits: Limits::of(config, workers as usize),
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
         rehearsal: inline.as_ref().map_or_else(|| rehearsal(around), |_| Rehearsal::None),

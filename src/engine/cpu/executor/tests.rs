@@ -66,6 +66,11 @@ impl Case {
 
     /// Everything a micro-batch gives, as bits.
     fn bits(&self, executor: &mut Executor, samples: usize) -> Vec<u64> {
+        self.bits_of(executor, samples, &self.parameters)
+    }
+
+    /// The same of another state.
+    fn bits_of(&self, executor: &mut Executor, samples: usize, parameters: &[f32]) -> Vec<u64> {
         let mut bits = Vec::new();
         let mut statistics = vec![0.0; self.layout.statistics];
         let images = &self.images[..samples * elements(self.graph.input)];
@@ -73,7 +78,8 @@ impl Case {
             bits.push(at as u64);
             bits.extend(g.iter().map(|x| u64::from(x.to_bits())));
         };
-        let (labels, weights) = (&self.labels[..samples], &self.weights());
+        let labels = &self.labels[..samples];
+        let weights = &Flat { parameters, ..self.weights() };
         let outcome = executor
             .train(images, labels.into(), [1, 2, 3], weights, &mut statistics, ready)
             .expect("a micro-batch");
@@ -391,6 +397,44 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
                 let held = executor.machine.arena.bytes() + executor.machine.weights.bytes();
                 assert!(held < bytes, "{name} {what}: {held} of {bytes}");
             }
+        }
+    }
+}
+
+/// Of which a budget has room for none, some or all, pass after pass and state after state.
+#[test]
+fn copies_of_weights_lie_within_the_budget_and_follow_the_state() {
+    for element in computed_here() {
+        let case = case("mobilenet_v2", 32, 5, 1.0);
+        let mut in_core = case.executor_of(element, 1);
+        let expected = case.bits(&mut in_core, 5);
+        let bytes = in_core.machine.arena.bytes() + in_core.machine.weights.bytes();
+        for (mode, part) in [
+            (MemoryMode::InCore, 100),
+            (MemoryMode::InCore, 60),
+            (MemoryMode::SwapSync, 50),
+            (MemoryMode::Planned, 80),
+            (MemoryMode::Planned, 30),
+        ] {
+            let budget = bytes * part / 100 + (64 << 10);
+            let limits = Limits { mode, budget_bytes: Some(budget), ..Limits::none() };
+            let mut executor = case.executor_of(element, 1).within(limits);
+            for pass in 0..4 {
+                assert!(case.bits(&mut executor, 5) == expected, "{mode:?} {part} {pass}");
+                // What it holds of another program, or state, is not taken for its own.
+                match pass {
+                    1 => drop(case.bits(&mut executor, 3)),
+                    2 => {
+                        executor.renew();
+                        let zeros = vec![0.0; case.layout.parameters];
+                        assert!(case.bits_of(&mut executor, 5, &zeros) != expected);
+                        executor.renew();
+                    }
+                    _ => {}
+                }
+            }
+            let held = executor.machine.arena.bytes() + executor.machine.weights.bytes();
+            assert!(held <= budget, "{mode:?} {part}: {held} of {budget}");
         }
     }
 }
