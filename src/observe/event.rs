@@ -168,7 +168,7 @@ pub struct Link {
 #[allow(missing_docs)]
 pub struct MemoryForecast {
     pub samples: u64,
-    /// Copies of weights are not among them.
+    /// Copies of weights are among them.
     pub near_bytes: u64,
     pub far_bytes: u64,
     /// Copied to the far tier, and back.

@@ -169,7 +169,7 @@ impl Machine {
         if limits.mode.recomputes() {
             let costs = self.measure(&mut held, &draft, &arranged)?;
             self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
-        } else if budget_bytes.is_some() {
+        } else if limits.mode == MemoryMode::Unified || budget_bytes.is_some() {
             // What a pager moves, and which copies of weights have room, hangs on no price.
             let graph = &self.graph;
             let fitted = arrange(&draft, graph, &limits, &guessed(&draft), budget_bytes);
@@ -227,6 +227,8 @@ impl Machine {
         let mut passes = Vec::new();
         for _ in 0..MEASURED {
             let mut of_steps = Vec::new();
+            // What is kept is loaded, too.
+            self.loaded = None;
             of_zeros((&graph, &layout), held.batch, |batch| {
                 self.run(held, batch, &mut |_, took| of_steps.push(took))
             })?;

@@ -5,9 +5,8 @@ use kintsugi_ffi::dnnl::{Context, MemoryDesc, Primitive};
 use super::backend::OneDnn;
 use super::weights::is_lendable;
 use crate::engine::error::EngineError;
-use crate::engine::memory::limits::Copies;
+use crate::engine::memory::limits::WeightCopies;
 use crate::engine::memory::loads::loading;
-use crate::engine::memory::planner::MOVED_BYTES_MIN;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Role;
@@ -30,7 +29,7 @@ impl Program {
     pub fn new(
         context: &Context,
         request: Request<'_>,
-        copies: Copies,
+        copies: WeightCopies,
         arranged: &mut dyn FnMut(Draft) -> Result<Draft, EngineError>,
     ) -> Result<Self, EngineError> {
         let mut backend = OneDnn::new(context);
@@ -41,8 +40,8 @@ impl Program {
             weights.push(WeightUse { tensor: wanted.tensor, desc });
         }
         let draft = match copies {
-            Copies::Apart => draft,
-            Copies::Placed => loading(draft, &placed(&weights, request.layout)),
+            WeightCopies::Apart => draft,
+            WeightCopies::Placed => loading(draft, &copied(&weights, request.layout)),
         };
         let plan = arranged(draft)?.place();
         let mut primitives: Vec<Option<Primitive>> = Vec::new();
@@ -86,7 +85,7 @@ fn copied_bytes(of: &WeightUse<MemoryDesc>, layout: &Layout) -> usize {
     if is_lendable(&layout.tensors[of.tensor], &of.desc) { 0 } else { of.desc.bytes() }
 }
 
-/// Which copies lie among the values: those that are worth it.
-fn placed(weights: &[WeightUse<MemoryDesc>], layout: &Layout) -> Vec<bool> {
-    weights.iter().map(|wanted| copied_bytes(wanted, layout) >= MOVED_BYTES_MIN).collect()
+/// Which weights are copied at all.
+fn copied(weights: &[WeightUse<MemoryDesc>], layout: &Layout) -> Vec<bool> {
+    weights.iter().map(|wanted| copied_bytes(wanted, layout) > 0).collect()
 }

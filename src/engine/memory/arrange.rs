@@ -10,7 +10,7 @@ use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
 use super::unified::{Paging, in_the_way, least_room, paged};
 use crate::config::{Granularity, MemoryMode};
-use crate::engine::plan::steps::Draft;
+use crate::engine::plan::steps::{Action, Draft, Step};
 use crate::model::Graph;
 
 /// A draft whose values leave.
@@ -22,8 +22,8 @@ pub struct Arranged {
     pub far_bytes: usize,
     /// What it is expected to take; of no use where costs were guessed.
     pub forecast: Forecast,
-    /// The step of the given draft that each of its steps is; `None`: a copy, or of what is kept
-    /// from pass to pass.
+    /// The step of the given draft that each of its steps is; `None`: a copy, or the end of what is
+    /// kept from pass to pass.
     pub origins: Vec<Option<usize>>,
     /// What its steps are.
     pub turns: Vec<Turn>,
@@ -250,18 +250,22 @@ impl Arranged {
         Self { forecast: forecast(&Uses::of(draft), &self.turns, costs), ..self.clone() }
     }
 
-    /// Which steps have run before when they run.
+    /// Which steps have run before when they run; what is loaded again is not computed.
     pub fn again(&self) -> Vec<bool> {
         let mut ran = HashSet::new();
-        self.origins.iter().map(|origin| origin.is_some_and(|step| !ran.insert(step))).collect()
+        let again = |(origin, step): (&Option<usize>, &Step)| {
+            let is_load = matches!(step.action, Action::Load { .. });
+            !is_load && origin.is_some_and(|step| !ran.insert(step))
+        };
+        self.origins.iter().zip(&self.draft.steps).map(again).collect()
     }
 
     /// A schedule as a draft.
     pub fn of(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Self {
         let (draft, far_bytes) = rewritten(uses.draft, turns);
         let origin = |turn: &Turn| match *turn {
-            Turn::Step(step) => Some(step),
-            Turn::Begin(..) | Turn::End(..) | Turn::Keep(_) | Turn::Hold(_) => None,
+            Turn::Step(step) | Turn::Keep(step) => Some(step),
+            Turn::Begin(..) | Turn::End(..) | Turn::Hold(_) => None,
         };
         let origins = turns.iter().map(origin).collect();
         let forecast = forecast(uses, turns, costs);

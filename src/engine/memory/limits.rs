@@ -28,15 +28,15 @@ pub struct Limits {
     /// How unified memory is paged.
     pub paging: Paging,
     /// Where copies of weights may lie.
-    pub weights: Copies,
+    pub weights: WeightCopies,
 }
 
 /// Where an engine has its copies of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copies {
+pub enum WeightCopies {
     /// Beside the values of a pass, for all passes.
     Apart,
-    /// Among them: where there is no room for one it goes, and is loaded again.
+    /// Among them: those for which there is no room go, and are loaded where they are read.
     Placed,
 }
 
@@ -47,7 +47,7 @@ impl Limits {
         match config.train.exchange {
             ExchangeKind::Synchronous => limits,
             // A micro-batch during which the state changes has copies of all weights.
-            ExchangeKind::Asynchronous => Self { weights: Copies::Apart, ..limits },
+            ExchangeKind::Asynchronous => Self { weights: WeightCopies::Apart, ..limits },
         }
     }
 
@@ -65,7 +65,7 @@ impl Limits {
             granularity: memory.granularity,
             window: memory.window as usize,
             paging: Paging { design: memory.design, policy: memory.policy },
-            weights: Copies::Placed,
+            weights: WeightCopies::Placed,
         }
     }
 
@@ -80,10 +80,10 @@ impl Limits {
 
     /// Where copies of weights lie. Among the values only where these have a budget; a pager has
     /// rules of its own.
-    pub fn copies(&self) -> Copies {
+    pub fn copies(&self) -> WeightCopies {
         match self.mode {
-            MemoryMode::Unified => Copies::Apart,
-            _ if self.budget_bytes.is_none() => Copies::Apart,
+            MemoryMode::Unified => WeightCopies::Apart,
+            _ if self.budget_bytes.is_none() => WeightCopies::Apart,
             _ => self.weights,
         }
     }
@@ -98,7 +98,9 @@ impl Limits {
         match direction {
             Direction::Training => self.clone(),
             // Nothing waits for a backward pass.
-            Direction::Inference => Self { mode: MemoryMode::InCore, ..self.clone() },
+            Direction::Inference => {
+                Self { mode: MemoryMode::InCore, weights: self.copies(), ..self.clone() }
+            }
         }
     }
 

@@ -14,7 +14,8 @@ pub fn loading(mut draft: Draft, placed: &[bool]) -> Draft {
             let Some(weight) = place.weight().filter(|&weight| placed[weight]) else { continue };
             let value = *values[weight].get_or_insert_with(|| {
                 let value = draft.bytes.len();
-                draft.bytes.push(draft.weights[weight].desc.bytes);
+                // In whole words, as an arena is read.
+                draft.bytes.push(draft.weights[weight].desc.bytes.next_multiple_of(4));
                 let action = Action::Load { weight, value, when: When::Always };
                 let (reads, writes, overwrites) = (Vec::new(), vec![value], Vec::new());
                 steps.push(Step { node: step.node, action, reads, writes, overwrites });

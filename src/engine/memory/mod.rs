@@ -3,8 +3,8 @@
 //!
 //! A draft's saved values get a fate each (`sequence`), copies get their times (`schedule`), a
 //! play says what that takes (`play`), the planner picks fates by price (`planner`), and `arrange`
-//! does what the configuration asks. `loads` makes values of copies of weights. `shown` has it all as
-//! data, for people.
+//! does what the configuration asks. `loads` makes values of copies of weights. `shown` has it all
+//! as data, for people.
 
 pub mod arrange;
 pub mod copies;

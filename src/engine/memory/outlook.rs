@@ -4,7 +4,7 @@
 use super::arrange::{Arranged, arrange};
 use super::expected::Expected;
 use super::limits::Limits;
-use super::schedule::Costs;
+use super::schedule::{Costs, Turn};
 use crate::engine::plan::steps::Draft;
 use crate::model::Graph;
 
@@ -72,14 +72,21 @@ impl Outlook {
         (samples, near_bytes): (usize, usize),
         told: &mut Vec<Expected>,
     ) -> Compared {
-        for (origin, &took) in self.arranged.origins.iter().zip(of_steps) {
+        let mut seconds = 0.0;
+        let turns = self.arranged.origins.iter().zip(&self.arranged.turns);
+        for ((origin, turn), &took) in turns.zip(of_steps) {
+            if matches!(turn, Turn::Keep(_)) {
+                // Once a state, in one micro-batch of many: neither forecast nor compared.
+                continue;
+            }
+            seconds += took;
             let Some(step) = *origin else { continue };
             let cost = &mut self.costs.step_seconds[step];
             // The one before was of zeros, or of other passes.
             *cost = if self.left == COMPARED { took } else { took.min(*cost) };
         }
         self.left -= 1;
-        self.best_seconds = self.best_seconds.min(of_steps.iter().sum());
+        self.best_seconds = self.best_seconds.min(seconds);
         if self.left > 0 {
             return Compared::Stays;
         }

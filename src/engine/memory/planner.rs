@@ -61,7 +61,8 @@ fn turns(uses: &Uses<'_>, costs: &Costs, fates: &[Fate], flight: Flight) -> Vec<
 /// All schedules that are considered, the quickest first. `allowed`: which fates there are beside
 /// `Keep`.
 pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate> {
-    let largest = uses.saved.iter().map(|&value| uses.draft.bytes[value]).max().unwrap_or(0);
+    let copied = uses.saved.iter().filter(|&&value| !uses.is_loaded[value]);
+    let largest = copied.map(|&value| uses.draft.bytes[value]).max().unwrap_or(0);
     let flights = match allowed.contains(&Fate::Swap) {
         false => vec![Flight::AtOnce],
         true => vec![

@@ -3,7 +3,7 @@
 use super::schedule::{Costs, Turn};
 use super::sequence::Uses;
 use crate::engine::plan::placement::ALIGN_BYTES;
-use crate::engine::plan::steps::{Taken, Way};
+use crate::engine::plan::steps::{Action, Taken, Way};
 
 /// What a turn does.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,7 +11,7 @@ use crate::engine::plan::steps::{Taken, Way};
 pub enum Doing {
     /// A step for the first time.
     Computes { step: usize },
-    /// One that has run before.
+    /// One that has run before, or loads what does not stay.
     Again { step: usize },
     /// A copy begins, which goes on beside what follows.
     Copies { way: Way, value: usize, from_seconds: f64, to_seconds: f64 },
@@ -48,7 +48,9 @@ pub fn play<'a>(
                 clock += costs.step_seconds[step];
                 let crossing = uses.draft.crossing_bytes(step);
                 clock += (0..2).map(|way| crossing[way] as f64 / costs.rates[way]).sum::<f64>();
-                match std::mem::replace(&mut ran[step], true) {
+                // What was loaded before has gone since, or will.
+                let is_load = matches!(uses.draft.steps[step].action, Action::Load { .. });
+                match std::mem::replace(&mut ran[step], true) || is_load {
                     true => Doing::Again { step },
                     false => Doing::Computes { step },
                 }
@@ -65,7 +67,7 @@ pub fn play<'a>(
                 clock = clock.max(done[value][way as usize]);
                 Doing::Waits { value }
             }
-            // Once a state, of which many micro-batches may be computed: not counted.
+            // Once a state, in one micro-batch of many: not counted.
             Turn::Keep(step) | Turn::Hold(step) => Doing::Keeps { step },
         };
         Moment { doing, from_seconds, to_seconds: clock }
@@ -79,7 +81,7 @@ pub struct Forecast {
     pub seconds: f64,
     /// Of it, waiting for copies.
     pub waits: f64,
-    /// Of it, computing again.
+    /// Of it, computing again and loading copies of weights that do not stay.
     pub again: f64,
     /// Copied each way.
     pub moved_bytes: [u64; 2],

@@ -313,7 +313,9 @@ pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
 
 /// What is loaded once a state, and held until a pass ends.
 fn lasting(load: &Step, turn: Turn) -> Step {
-    let Action::Load { weight, value, .. } = load.action else { return load.clone() };
+    let Action::Load { weight, value, .. } = load.action else {
+        unreachable!("only what is loaded is kept from pass to pass")
+    };
     let node = load.node;
     match turn {
         Turn::Hold(_) => {

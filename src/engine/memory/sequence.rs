@@ -1,6 +1,7 @@
 //! In which order a pass does its steps when values that the backward pass reads do not stay: pure.
 //! Values leave after their last use forward, and come back, or are computed again, before the
-//! first step backward that reads them.
+//! first step backward that reads them. Nothing is told twice, and a mask that is drawn again is
+//! the same, since its key is.
 
 use crate::engine::plan::steps::{Action, Draft};
 

@@ -143,9 +143,10 @@ impl MemoryPlan {
 
     /// What it holds.
     pub fn footprint(&self) -> Footprint {
+        let [weights_bytes, _] = self.copies_bytes();
         Footprint {
-            activations_bytes: self.within.places_bytes,
-            weights_bytes: self.weights_bytes,
+            activations_bytes: self.near_bytes()[1].saturating_sub(weights_bytes),
+            weights_bytes,
             far_bytes: self.far_bytes,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::arrange::{Arranged, arrange, guessed, least};
+use super::arrange::{Arranged, arrange, guessed};
 use super::limits::Limits;
 use super::loads::loading;
 use super::planner::{Candidate, Flight, MOVED_BYTES_MIN, family, fit, placed_bytes, smallest};
@@ -21,6 +21,8 @@ use crate::engine::plan::placement::{ALIGN_BYTES, Span};
 use crate::engine::plan::steps::{Action, Draft, Step, Way, WeightUse};
 use crate::engine::plan::tensor::ElementType;
 use crate::model::{Graph, catalogue, layout};
+
+mod weights;
 
 const MODELS: [&str; 5] = ["alexnet", "resnet20", "googlenet", "mobilenet_v2", "densenet121"];
 const BATCH: usize = 4;
@@ -212,33 +214,6 @@ fn in_every_mode_each_step_reads_what_it_reads_in_core() {
                 let is_less = less < bytes || name == "alexnet" && less == bytes;
                 assert!(is_less, "{name} {limits:?}: {less} of {bytes}");
             }
-        }
-    }
-}
-
-/// The paper's modes have no choice but this one.
-#[test]
-fn copies_of_weights_stay_where_there_is_room_and_are_loaded_again_where_there_is_not() {
-    for name in MODELS {
-        let graph = graph(name);
-        let [_, draft] = both(&graph);
-        let costs = guessed(&draft);
-        for mode in [MemoryMode::InCore, MemoryMode::SwapSync, MemoryMode::Swap] {
-            let limits = &limits(mode);
-            let of = |budget: usize| arrange(&draft, &graph, limits, &costs, Some(budget));
-            let places = |of: &Arranged| of.draft.clone().place().arena_bytes;
-            let loads = |of: &Arranged| {
-                let is_load = |step: &&Step| matches!(step.action, Action::Load { .. });
-                of.draft.steps.iter().filter(is_load).count()
-            };
-            let all = of(usize::MAX).expect("there is room");
-            let none = least(&draft, &graph, limits);
-            assert!(places(&none) < places(&all), "{name} {mode:?}");
-            assert!(loads(&none) > loads(&all), "{name} {mode:?}: some are read twice");
-            assert!(played(&none, &draft) == played(&all, &draft), "{name} {mode:?}");
-            assert_eq!(of(places(&all) - 1).expect("they go").turns, none.turns);
-            let refused = of(places(&none) - 1).expect_err("too small");
-            assert_eq!(refused.wanted_bytes, places(&none), "{name} {mode:?}");
         }
     }
 }
