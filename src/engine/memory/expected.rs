@@ -2,7 +2,8 @@
 
 use super::play::Forecast;
 
-/// Of one batch size.
+/// Of one batch size. Copies of weights that stay are laid out once a state: that time is in
+/// neither figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
     /// Samples of the micro-batch.
