@@ -56,7 +56,7 @@ fn case(
     let images = vec![0.5; batch * 3 * side * side];
     let labels = vec![1; batch];
     let mut statistics = vec![0.0; layout.statistics];
-    let mut engine = engine::open(&Device::default(), &graph, &layout, threads)?;
+    let mut engine = engine::open(&Device::default(), &graph, threads)?;
     let weights = &Flat { parameters: &parameters, statistics: &running };
     let mut sum = 0.0;
     let train = measure(threads, || {
@@ -70,7 +70,7 @@ fn case(
         engine.load(batch, weights)
     })?;
     let Footprint { activations_bytes, weights_bytes, .. } =
-        engine::footprint((&graph, &layout), &Device::default(), batch, threads, &Limits::none())?;
+        engine::footprint(&graph, &Device::default(), batch, threads, &Limits::none())?;
     let memory = (activations_bytes + weights_bytes) as f64 / (1 << 20) as f64;
     let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {

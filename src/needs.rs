@@ -18,7 +18,7 @@ use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Footprint};
 use crate::model::parts::{PARAMETERS, STATISTICS, shape};
 use crate::model::spec::elements;
-use crate::model::{Graph, Layout, cost};
+use crate::model::{Graph, Layout, cost, layout};
 use crate::observe::spans::amount;
 
 /// Bytes of one value.
@@ -124,9 +124,10 @@ pub struct Needs {
 }
 
 /// Of a run of this model.
-pub fn needs(config: &Config, model: (&Graph, &Layout), load: Load) -> Needs {
-    let mut parts = of_state(config, model.1);
-    parts.extend(of_computing(config, model, load));
+pub fn needs(config: &Config, graph: &Graph, load: Load) -> Needs {
+    let layout = &layout::of(graph);
+    let mut parts = of_state(config, layout);
+    parts.extend(of_computing(config, graph, layout, load));
     parts.retain(|part| part.held_bytes() > 0);
     Needs { parts, ranks: load.ranks }
 }
@@ -198,7 +199,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
 }
 
 /// Pictures, workers and sums of gradients.
-fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 7] {
+fn of_computing(config: &Config, graph: &Graph, layout: &Layout, load: Load) -> [Demand; 7] {
     let train = &config.train;
     let owners = u64::from(resolve_owners(config).max(1));
     let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
@@ -210,12 +211,12 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
     let weights = F32 * layout.parameters as u64;
     let (activations, engine) = match load.planned {
         _ if config.device.kind == "cuda" => {
-            let pinned = pinned(config, (graph, layout), at_a_time, workers);
+            let pinned = pinned(config, graph, layout, at_a_time, workers);
             ("pinned memory of copies", pinned)
         }
         Some(planned) => ("activations", planned),
         None => {
-            let estimated = estimated(config, (graph, layout), at_a_time);
+            let estimated = estimated(config, graph, layout, at_a_time);
             ("estimated activations", within_budget(config, estimated, workers))
         }
     };
@@ -271,7 +272,8 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
 /// the card is estimated.
 fn pinned(
     config: &Config,
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
+    layout: &Layout,
     pictures: u64,
     workers: u64,
 ) -> Footprint {
@@ -280,7 +282,7 @@ fn pinned(
     // Pictures go there, and those of the next micro-batch; gradients and what comes with them come
     // back.
     let sent = pictures.saturating_mul(picture).saturating_mul(2);
-    let whole = estimated(config, (graph, layout), pictures);
+    let whole = estimated(config, graph, layout, pictures);
     Footprint {
         activations_bytes: sent.saturating_add(weights),
         weights_bytes: weights + F32 * layout.statistics as u64,
@@ -292,8 +294,8 @@ fn pinned(
 }
 
 /// What an engine holds at the least for so many pictures.
-fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64) -> Footprint {
-    let costs = cost::of(graph, layout, engine::value_bytes(&config.device.precision));
+fn estimated(config: &Config, graph: &Graph, layout: &Layout, pictures: u64) -> Footprint {
+    let costs = cost::of(graph, engine::value_bytes(&config.device.precision));
     let saved: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
     Footprint {
         // Half of it: values that are computed within another layer are not kept.
@@ -387,7 +389,7 @@ impl Needs {
 mod tests {
     use super::*;
     use crate::config::Bytes;
-    use crate::model::{catalogue, layout};
+    use crate::model::catalogue;
 
     const GIB: u64 = 1 << 30;
 
@@ -399,7 +401,7 @@ mod tests {
         let (name, width) = (&config.model.name, config.model.width);
         let graph = catalogue::build(name, [3, side, side], 10, width).unwrap();
         let load = Load { ranks: 4, samples: 60_000, planned: None };
-        needs(&config, (&graph, &layout::of(&graph)), load)
+        needs(&config, &graph, load)
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn chosen(
         let model = feasible::model(&config, &*train.source, resolve_owners(&config))?;
         let load =
             Load { ranks: config.run.ranks.into(), samples: train.source.len(), planned: None };
-        let need = needs(&config, (&model.graph, &model.layout), load).bytes(Limit::Memory);
+        let need = needs(&config, &model.graph, load).bytes(Limit::Memory);
         let fits = cgroup::available_memory_bytes().is_none_or(|free| need <= free);
         if fits || args.ranks.is_some() || !choice.fewer_ranks() {
             return Ok(choice);

@@ -16,7 +16,7 @@ use crate::lab::memory_plan;
 use crate::lab::report::svg_file;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
-use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout};
+use crate::model::{Graph, LayerKind, Shape, catalogue, layout};
 use crate::needs::{Demand, Limit, Load, Needs, needs};
 use crate::observe::console::{print_line, say};
 use crate::observe::spans::amount;
@@ -173,12 +173,12 @@ struct Model<'a> {
     memory: Option<Budgeted<'a>>,
 }
 
-fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<'a>> {
+fn rows<'a>(graph: &'a Graph, precision: &str) -> Vec<LayerRow<'a>> {
     let name = |input: &Option<usize>| input.map_or("image", |at| graph.nodes[at].name.as_str());
     graph
         .nodes
         .iter()
-        .zip(cost::of(graph, layout, engine::value_bytes(precision)))
+        .zip(cost::of(graph, engine::value_bytes(precision)))
         .map(|(node, cost)| LayerRow {
             name: &node.name,
             kind: node.kind.name(),
@@ -195,9 +195,9 @@ fn describe(show: &Show) -> Result<Described, String> {
     let graph = catalogue::build(&show.name, image, show.classes, show.width);
     let graph = graph.map_err(|error| error.to_string())?;
     let layout = layout::of(&graph);
-    let layers = rows(&graph, &layout, &show.precision);
+    let layers = rows(&graph, &show.precision);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
-    let (need, planned) = need(show, &graph, &layout);
+    let (need, planned) = need(show, &graph);
     let (plan, unplanned) = match planned {
         Ok(plan) => (show.asks_for_plan().then_some(plan), None),
         Err(why) if show.asks_for_plan() => return Err(why),
@@ -228,7 +228,7 @@ fn describe(show: &Show) -> Result<Described, String> {
 
 /// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead,
 /// and what becomes of its values.
-fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Result<MemoryPlan, String>) {
+fn need(show: &Show, graph: &Graph) -> (Needs, Result<MemoryPlan, String>) {
     let mut config = Config::default();
     (config.run.ranks, config.train.workers, config.data.prefetch) = (1, 1, 0);
     config.train.global_batch = u64::from(show.batch);
@@ -236,11 +236,11 @@ fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Result<MemoryPla
     config.device = Device { precision, memory_budget, ..Device::default() };
     config.memory = Memory { mode: mode(show.mode()), ..Memory::default() };
     let (batch, threads) = (show.batch as usize, show.threads as usize);
-    let (model, limits) = ((graph, layout), &Limits::of(&config, 1));
-    let plan = engine::memory_plan(model, &config.device, batch, threads, limits);
+    let limits = &Limits::of(&config, 1);
+    let plan = engine::memory_plan(graph, &config.device, batch, threads, limits);
     let planned = plan.as_ref().ok().map(MemoryPlan::footprint);
     let load = Load { ranks: 1, samples: config.train.global_batch, planned };
-    (needs(&config, (graph, layout), load), plan.map_err(|error| error.to_string()))
+    (needs(&config, graph, load), plan.map_err(|error| error.to_string()))
 }
 
 /// As the configuration reads it.

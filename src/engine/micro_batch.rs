@@ -7,7 +7,7 @@ use super::plan::steps::Classifier;
 use super::source::{Flat, WeightSource};
 use super::targets::{Outcome, Targets};
 use crate::model::spec::elements;
-use crate::model::{Graph, Layout, TensorKind};
+use crate::model::{Graph, Layout, TensorKind, layout};
 
 /// Refuses pictures and labels that do not fit each other or the model.
 pub fn check(graph: &Graph, images: &[f32], targets: Targets<'_>) -> Result<(), EngineError> {
@@ -34,7 +34,8 @@ fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineErr
 
 /// Zeros: for statistics, and for every tensor that is trained.
 pub fn train_nothing(
-    (layout, frozen): (&Layout, &[bool]),
+    layout: &Layout,
+    frozen: &[bool],
     statistics: &mut [f32],
     ready: &mut dyn FnMut(usize, &[f32]),
 ) {
@@ -87,7 +88,8 @@ impl Batch<'_> {
 
 /// One that is only looked at.
 pub fn inference<'a>(
-    (images, labels): (&'a [f32], &'a [u32]),
+    images: &'a [f32],
+    labels: &'a [u32],
     weights: &'a dyn WeightSource,
     ready: &'a mut dyn FnMut(usize, &[f32]),
     logarithms: Option<&'a mut Vec<f32>>,
@@ -98,11 +100,8 @@ pub fn inference<'a>(
 }
 
 /// Has a micro-batch of zeros computed, of whose results nobody hears, with weights of zeros.
-pub fn of_zeros<R>(
-    (graph, layout): (&Graph, &Layout),
-    samples: usize,
-    compute: impl FnOnce(Batch<'_>) -> R,
-) -> R {
+pub fn of_zeros<R>(graph: &Graph, samples: usize, compute: impl FnOnce(Batch<'_>) -> R) -> R {
+    let layout = layout::of(graph);
     let images = vec![0.0; samples * elements(graph.input)];
     let labels = vec![0; samples];
     let (parameters, running) = (vec![0.0; layout.parameters], vec![0.0; layout.statistics]);

@@ -26,7 +26,7 @@ pub use targets::{Outcome, Targets};
 use std::collections::BTreeMap;
 
 use crate::config::{ConfigError, Device};
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 use cpu::bf16;
 use cpu::executor::Executor;
 use cpu::team::Team;
@@ -38,16 +38,15 @@ use memory::shown::MemoryPlan;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 
-/// An engine for the calling thread on a device, the process's only worker. `layout` must be the
-/// graph's own. A device or precision that this version lacks is refused as the configuration
-/// refuses it.
+/// An engine for the calling thread on a device, the process's only worker. Weights and gradients
+/// lie as `model::layout::of` has them. A device or precision that this version lacks is refused as
+/// the configuration refuses it.
 pub fn open(
     device: &Device,
     graph: &Graph,
-    layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    open_within(device, (graph, layout), &[], Seat::only(threads), &Limits::none())
+    open_within(device, graph, &[], Seat::only(threads), &Limits::none())
 }
 
 /// The same, which computes no gradients of the tensors of the layout, by their number, that are
@@ -55,29 +54,28 @@ pub fn open(
 pub fn open_frozen(
     device: &Device,
     graph: &Graph,
-    layout: &Layout,
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    open_within(device, (graph, layout), frozen, Seat::only(threads), &Limits::none())
+    open_within(device, graph, frozen, Seat::only(threads), &Limits::none())
 }
 
 /// The same, which holds no more of the near tier of memory than `limits` say.
 pub fn open_within(
     device: &Device,
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
     frozen: &[bool],
     seat: Seat,
     limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, seat.threads)?;
+            let engine = Executor::new(graph, element, seat.threads)?;
             Ok(Box::new(engine.freezing(frozen).within(limits.clone())))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, seat));
-            Ok(Box::new(cuda::executor::Executor::new(model, device, frozen, limits)?))
+            let engine = cuda::executor::Executor::new(graph, precision, seat, frozen, limits)?;
+            Ok(Box::new(engine))
         }
     }
 }
@@ -87,18 +85,17 @@ pub fn open_within(
 pub fn open_soiled(
     device: &Device,
     graph: &Graph,
-    layout: &Layout,
     threads: usize,
     limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = Executor::new(graph, element, threads)?;
             Ok(Box::new(engine.within(limits.clone()).soiled()))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
-            let engine = cuda::executor::Executor::new(model, device, &[], limits)?;
+            let seat = Seat::only(threads);
+            let engine = cuda::executor::Executor::new(graph, precision, seat, &[], limits)?;
             Ok(Box::new(engine.soiled()))
         }
     }
@@ -197,24 +194,24 @@ pub fn refusal(device: &Device) -> Option<String> {
 /// worker's limits are too low; or its team would be smaller.
 pub fn check_room(
     device: &Device,
-    (graph, layout, frozen): (&Graph, &Layout, &[bool]),
+    graph: &Graph,
+    frozen: &[bool],
     work: Work,
-    (threads, limits): (usize, &Limits),
+    threads: usize,
+    limits: &Limits,
 ) -> Result<(), EngineError> {
     match asked(device)? {
         Kind::Cpu(_) if limits.budget_bytes.is_none() && limits.far == Place::Ram => {
             Team::check(threads)
         }
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = Executor::new(graph, element, threads)?;
             let engine = engine.freezing(frozen).within(limits.clone());
             let samples =
                 [(work.training, Direction::Training), (work.evaluation, Direction::Inference)];
             engine.check(samples, work.workers)
         }
-        Kind::Cuda(precision) => {
-            cuda::room::check(precision, (graph, layout, frozen), work, limits)
-        }
+        Kind::Cuda(precision) => cuda::room::check(precision, graph, frozen, work, limits),
     }
 }
 
@@ -225,15 +222,13 @@ pub fn check_room(
 /// Another device, or what it says.
 pub fn times(
     device: &Device,
-    model: (&Graph, &Layout),
+    graph: &Graph,
     samples: usize,
     threads: usize,
 ) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
     match asked(device)? {
         Kind::Cpu(_) => Err(EngineError::Refused("only a card's calls can be timed".into())),
-        Kind::Cuda(precision) => {
-            cuda::times::times((precision, Seat::only(threads)), model, samples)
-        }
+        Kind::Cuda(precision) => cuda::times::times(precision, Seat::only(threads), graph, samples),
     }
 }
 
@@ -261,13 +256,13 @@ pub fn value_bytes(precision: &str) -> u64 {
 
 /// What an engine holds whose memory is planned so.
 pub fn footprint(
-    model: (&Graph, &Layout),
+    graph: &Graph,
     device: &Device,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Footprint, EngineError> {
-    Ok(memory_plan(model, device, batch, threads, limits)?.footprint())
+    Ok(memory_plan(graph, device, batch, threads, limits)?.footprint())
 }
 
 /// What an engine of `threads` OpenMP threads on a device holds for `batch` samples (at least one)
@@ -278,7 +273,7 @@ pub fn footprint(
 /// # Errors
 /// The limits are too low, with the least that would do; or nothing can be planned.
 pub fn memory_plan(
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
     device: &Device,
     batch: usize,
     threads: usize,
@@ -286,12 +281,13 @@ pub fn memory_plan(
 ) -> Result<MemoryPlan, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = Executor::new(graph, element, threads)?;
             engine.within(limits.clone()).memory_plan(batch.max(1))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
-            cuda::executor::Executor::new(model, device, &[], limits)?.memory_plan(batch.max(1))
+            let seat = Seat::only(threads);
+            cuda::executor::Executor::new(graph, precision, seat, &[], limits)?
+                .memory_plan(batch.max(1))
         }
     }
 }
@@ -302,13 +298,13 @@ pub fn memory_plan(
 /// # Errors
 /// The budget is too low, or nothing can be planned.
 pub fn memory_choices(
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
     precision: &str,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Vec<Choice>, EngineError> {
-    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
+    let engine = Executor::new(graph, element(precision)?, threads)?;
     engine.within(limits.clone()).choices(batch.max(1))
 }
 
@@ -318,7 +314,7 @@ pub fn memory_choices(
 /// # Errors
 /// Nothing can be planned.
 pub fn smallest_budget(
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
     device: &Device,
     batch: usize,
     threads: usize,
@@ -326,12 +322,13 @@ pub fn smallest_budget(
 ) -> Result<u64, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = Executor::new(graph, element, threads)?;
             engine.within(limits.clone()).smallest_budget(batch.max(1))
         }
         Kind::Cuda(precision) => {
-            let (model, device) = ((graph, layout), (precision, Seat::only(threads)));
-            cuda::executor::Executor::new(model, device, &[], limits)?.smallest_budget(batch.max(1))
+            let seat = Seat::only(threads);
+            cuda::executor::Executor::new(graph, precision, seat, &[], limits)?
+                .smallest_budget(batch.max(1))
         }
     }
 }
@@ -339,7 +336,7 @@ pub fn smallest_budget(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{catalogue, layout};
+    use crate::model::catalogue;
 
     #[test]
     fn what_this_version_lacks_is_refused_as_the_configuration_refuses_it() {
@@ -347,7 +344,7 @@ mod tests {
         let of = |kind: &str, precision: &str| {
             let device =
                 Device { kind: kind.into(), precision: precision.into(), ..Device::default() };
-            open(&device, &graph, &layout::of(&graph), 1).map(drop).map_err(|e| e.to_string())
+            open(&device, &graph, 1).map(drop).map_err(|e| e.to_string())
         };
         let refusal = |key: &str, value: &str, instead: &str| {
             Err(ConfigError::not_yet(key, value, instead).to_string())

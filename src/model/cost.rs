@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::saved::{Activation, Saved};
 use super::spec::elements;
 use super::window::{AvgPool, MaxPool};
-use super::{Graph, LayerKind, Layout, TensorKind};
+use super::{Graph, LayerKind, TensorKind, layout};
 
 /// Cost of one node, for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -38,9 +38,9 @@ impl std::ops::Add for Cost {
 
 /// The cost of every node, where a value between layers takes `value_bytes`. The image's own bytes
 /// belong to the caller and are not counted.
-pub fn of(graph: &Graph, layout: &Layout, value_bytes: u64) -> Vec<Cost> {
+pub fn of(graph: &Graph, value_bytes: u64) -> Vec<Cost> {
     let mut costs: Vec<Cost> = (0..graph.nodes.len()).map(|at| arithmetic(graph, at)).collect();
-    for tensor in layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
+    for tensor in layout::of(graph).tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
         costs[tensor.node].parameters += tensor.elements() as u64;
     }
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -103,12 +103,12 @@ fn arithmetic(graph: &Graph, at: usize) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{catalogue, layout};
+    use crate::model::catalogue;
 
     #[test]
     fn resnet18_costs_what_its_paper_says() {
         let graph = catalogue::build("resnet18", [3, 224, 224], 1000, 1.0).expect("known");
-        let costs = of(&graph, &layout::of(&graph), 4);
+        let costs = of(&graph, 4);
         let parameters: u64 = costs.iter().map(|cost| cost.parameters).sum();
         assert_eq!(parameters, 11_689_512, "torchvision's count");
         let flops: u64 = costs.iter().map(|cost| cost.forward_flops).sum();

@@ -3,7 +3,7 @@
 use crate::gradients::{Case, trained};
 use kintsugi::config::Device;
 use kintsugi::engine::{self, Compute, Flat};
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::catalogue;
 
 /// Of the loss. A bf16 number has 8 bits; errors of many average out.
 const LOSS_TOLERANCE: f64 = 0.01;
@@ -18,7 +18,7 @@ const STATISTIC_TOLERANCE: f64 = 0.03;
 
 fn open((case, kind): (&Case, &str), precision: &str) -> Box<dyn Compute> {
     let device = Device { kind: kind.into(), precision: precision.into(), ..Device::default() };
-    engine::open_frozen(&device, &case.graph, &case.layout, &case.frozen, 1).expect("an engine")
+    engine::open_frozen(&device, &case.graph, &case.frozen, 1).expect("an engine")
 }
 
 /// Whether a device of this kind computes in bf16 here. Where it does not, what would be compared
@@ -26,7 +26,7 @@ fn open((case, kind): (&Case, &str), precision: &str) -> Box<dyn Compute> {
 pub fn is_computed(kind: &str) -> bool {
     let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
     let device = Device { kind: kind.into(), precision: "bf16".into(), ..Device::default() };
-    let opened = engine::open(&device, &graph, &layout::of(&graph), 1).map(drop);
+    let opened = engine::open(&device, &graph, 1).map(drop);
     opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
 }
 

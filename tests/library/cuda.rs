@@ -88,7 +88,7 @@ fn every_kernel_becomes_machine_code_without_spills() {
 fn losses(kind: &str, graph: &Graph, steps: usize) -> Vec<f64> {
     let layout = layout::of(graph);
     let device = Device { kind: kind.into(), ..Device::default() };
-    let mut engine = engine::open(&device, graph, &layout, 1).expect("an engine");
+    let mut engine = engine::open(&device, graph, 1).expect("an engine");
     let (mut parameters, mut statistics) =
         (init::parameters(graph, &layout, 5), init::statistics(&layout));
     let mut stream = Stream::new(&[5]);
@@ -147,7 +147,7 @@ fn losses_on_a_card_follow_those_of_the_processor() {
 fn gradients(kind: &str, graph: &Graph, samples: usize) -> Vec<f32> {
     let layout = layout::of(graph);
     let device = Device { kind: kind.into(), ..Device::default() };
-    let mut engine = engine::open(&device, graph, &layout, 1).expect("an engine");
+    let mut engine = engine::open(&device, graph, 1).expect("an engine");
     let parameters = init::parameters(graph, &layout, 5);
     let mut statistics = init::statistics(&layout);
     let mut stream = Stream::new(&[6]);
@@ -208,7 +208,7 @@ fn pictures_that_were_sent_ahead_are_the_ones_that_are_computed() {
         Arc::new((0..values).map(|_| stream.normal() as f32).collect::<Vec<f32>>())
     };
     let batches = [pictures(4), pictures(4), pictures(2), pictures(6), pictures(4)];
-    let mut engine = engine::open(&device, &graph, &layout, 2).expect("an engine");
+    let mut engine = engine::open(&device, &graph, 2).expect("an engine");
     // Before each, which one is told to come after it.
     let mut run = |told: [Option<usize>; 5]| {
         let compute = |(images, told): (&Arc<Vec<f32>>, Option<usize>)| {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kintsugi::config::parse;
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::catalogue;
 use kintsugi::needs::{Limit, Load, Needs, needs};
 
 use crate::bf16;
@@ -138,7 +138,7 @@ fn killed(place: &Path, rule: &[&str]) -> (Needs, BTreeMap<String, Vec<u64>>) {
     let config = parse::load(&file, &keys).unwrap();
     let graph = catalogue::build("cnn11", [3, 32, 32], 10, 0.25).unwrap();
     let load = Load { ranks: 1, samples: 48, planned: None };
-    let need = needs(&config, (&graph, &layout::of(&graph)), load);
+    let need = needs(&config, &graph, load);
     let mut sizes = BTreeMap::<String, Vec<u64>>::new();
     for entry in walk(&slots).into_iter().chain(walk(&run.join("checkpoints"))) {
         let path = entry.path();

@@ -104,7 +104,7 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
 
 fn open(case: &Case, kind: &str) -> Box<dyn Compute> {
     let device = &Device { kind: kind.into(), ..Device::default() };
-    engine::open_frozen(device, &case.graph, &case.layout, &case.frozen, 1).expect("an engine")
+    engine::open_frozen(device, &case.graph, &case.frozen, 1).expect("an engine")
 }
 
 /// Loss, gradients and statistics of an engine.

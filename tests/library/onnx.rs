@@ -39,8 +39,8 @@ fn imported(file: &Path) -> Imported {
 fn answers(model: &Imported) -> Vec<f32> {
     let pixel = |at: usize| (at * 7919 % 1000) as f32 / 500.0 - 1.0;
     let images: Vec<f32> = (0..BATCH * 3 * SIDE * SIDE).map(pixel).collect();
-    let Imported { graph, layout, parameters, statistics, .. } = model;
-    let mut engine = engine::open(&Device::default(), graph, layout, 1).unwrap();
+    let Imported { graph, parameters, statistics, .. } = model;
+    let mut engine = engine::open(&Device::default(), graph, 1).unwrap();
     let mut answers = Vec::new();
     let weights = Flat { parameters, statistics };
     engine.log_probabilities(&images, BATCH, &weights, &mut answers).unwrap();

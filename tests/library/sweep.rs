@@ -14,7 +14,7 @@ use kintsugi::config::seed::Stream;
 use kintsugi::engine::memory::limits::Limits;
 use kintsugi::engine::{self, Compute, Flat};
 use kintsugi::model::file::from_toml;
-use kintsugi::model::{Graph, cost, layout};
+use kintsugi::model::{Graph, cost};
 
 /// What a test plays.
 const SHAPES: u64 = 500;
@@ -159,7 +159,7 @@ fn drawn(seed: u64) -> (&'static str, String, Case) {
 }
 
 fn is_small(graph: &Graph) -> bool {
-    let costs = cost::of(graph, &layout::of(graph), 4);
+    let costs = cost::of(graph, 4);
     costs.iter().map(|cost| cost.forward_flops).sum::<u64>() <= 2 * FLOPS_MAX
 }
 
@@ -215,7 +215,7 @@ type Way = (&'static str, Precision);
 fn open(case: &Case, (kind, precision): Way) -> Box<dyn Compute> {
     let precision = named(precision).into();
     let device = Device { kind: kind.into(), precision, ..Device::default() };
-    engine::open_soiled(&device, &case.graph, &case.layout, 1, &Limits::none()).expect("an engine")
+    engine::open_soiled(&device, &case.graph, 1, &Limits::none()).expect("an engine")
 }
 
 fn check(case: &Case, way: Way) -> Found {

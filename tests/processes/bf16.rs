@@ -2,7 +2,7 @@
 
 use kintsugi::config::Device;
 use kintsugi::engine;
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::catalogue;
 
 use crate::support::{alone, assert_audited, kintsugi, launch, project, result_of, run, run_dir};
 
@@ -23,7 +23,7 @@ const SMALL: [&str; 6] = [
 fn is_computed() -> bool {
     let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
     let device = Device { precision: "bf16".into(), ..Device::default() };
-    let opened = engine::open(&device, &graph, &layout::of(&graph), 1).map(drop);
+    let opened = engine::open(&device, &graph, 1).map(drop);
     opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use kintsugi::config::{Device, MemoryMode};
 use kintsugi::engine;
 use kintsugi::engine::memory::limits::Limits;
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::catalogue;
 
 use crate::support::{
     PRELOADED, alone, assert_audited, compiled, kintsugi, project, result_of, run, run_dir,
@@ -149,9 +149,8 @@ fn a_folder_that_takes_no_spill_file_is_refused_before_the_first_step() {
 /// The smallest budget of a pager for a worker's micro-batch of the first model.
 fn least_paged() -> String {
     let graph = catalogue::build("resnet20", [3, 16, 16], CLASSES, 1.0).expect("in the catalogue");
-    let layout = layout::of(&graph);
     let limits = Limits { mode: MemoryMode::Unified, ..Limits::none() };
-    let least = engine::smallest_budget((&graph, &layout), &Device::default(), 12, 1, &limits);
+    let least = engine::smallest_budget(&graph, &Device::default(), 12, 1, &limits);
     format!("device.memory_budget={}B", least.expect("planned"))
 }
 
@@ -185,12 +184,10 @@ const CLASSES: usize = 10;
 /// From the smallest budget that will do to all that is needed in core.
 fn budgets(model: &str, side: usize, precision: &str) -> [u64; 4] {
     let graph = catalogue::build(model, [3, side, side], CLASSES, 1.0).expect("in the catalogue");
-    let layout = layout::of(&graph);
     let device = Device { precision: precision.into(), ..Device::default() };
-    let (model, planned) = ((&graph, &layout), MemoryMode::Planned);
-    let limits = Limits { mode: planned, ..Limits::none() };
-    let least = engine::smallest_budget(model, &device, PIECE, 1, &limits).expect("planned");
-    let whole = engine::footprint(model, &device, PIECE, 1, &Limits::none()).expect("planned");
+    let limits = Limits { mode: MemoryMode::Planned, ..Limits::none() };
+    let least = engine::smallest_budget(&graph, &device, PIECE, 1, &limits).expect("planned");
+    let whole = engine::footprint(&graph, &device, PIECE, 1, &Limits::none()).expect("planned");
     let most = whole.activations_bytes + whole.weights_bytes;
     [0, 1, 2, 3].map(|at| least + (most.max(least) - least) * at / 3)
 }
@@ -266,14 +263,13 @@ const DESIGNS: [&str; 4] = ["full", "division", "division_in_place", "division_w
 fn every_design_of_unified_memory_has_one_hash_at_every_load() {
     let _turn = alone();
     let graph = catalogue::build("resnet20", [3, 32, 32], CLASSES, 1.0).expect("in the catalogue");
-    let layout = layout::of(&graph);
     // A worker's micro-batch: 48 samples of 4 owners.
-    let held = engine::footprint((&graph, &layout), &Device::default(), 12, 1, &Limits::none());
+    let held = engine::footprint(&graph, &Device::default(), 12, 1, &Limits::none());
     let held = held.expect("planned");
     let model = [&RESIDUAL[..], &["data.image_size=32", "evaluation.batch=12"]].concat();
     let limits = Limits { mode: MemoryMode::Unified, ..Limits::none() };
-    let least = engine::smallest_budget((&graph, &layout), &Device::default(), 12, 1, &limits)
-        .expect("planned");
+    let least =
+        engine::smallest_budget(&graph, &Device::default(), 12, 1, &limits).expect("planned");
     let (calm, _) = ended("unified-in-core", &model);
     for design in DESIGNS {
         for load in LOADS {

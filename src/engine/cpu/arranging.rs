@@ -223,13 +223,13 @@ impl Machine {
         arranged: &Arranged,
     ) -> Result<Costs, EngineError> {
         let mut costs = guessed(draft);
-        let (graph, layout) = (self.graph.clone(), self.layout.clone());
+        let graph = self.graph.clone();
         let mut passes = Vec::new();
         for _ in 0..MEASURED {
             let mut of_steps = Vec::new();
             // What is kept is loaded, too.
             self.loaded = None;
-            of_zeros((&graph, &layout), held.batch, |batch| {
+            of_zeros(&graph, held.batch, |batch| {
                 self.run(held, batch, &mut |_, took| of_steps.push(took))
             })?;
             passes.push(of_steps);

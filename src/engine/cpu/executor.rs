@@ -13,7 +13,7 @@ use crate::engine::plan::operation::Direction;
 use crate::engine::plan::tensor::ElementType;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 
 /// Programs kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const PROGRAMS_MAX: usize = 8;
@@ -30,14 +30,9 @@ pub struct Executor {
 
 impl Executor {
     /// An executor for the calling thread, with a team of `threads` OpenMP threads (a constant of
-    /// the run: it decides the last bits). `layout` must be the graph's own.
-    pub fn new(
-        graph: &Graph,
-        layout: &Layout,
-        element: ElementType,
-        threads: usize,
-    ) -> Result<Self, EngineError> {
-        let machine = Machine::new(graph, layout, element, threads)?;
+    /// the run: it decides the last bits).
+    pub fn new(graph: &Graph, element: ElementType, threads: usize) -> Result<Self, EngineError> {
+        let machine = Machine::new(graph, element, threads)?;
         Ok(Self { machine, programs: Vec::new(), clock: 0 })
     }
 
@@ -159,7 +154,8 @@ impl Compute for Executor {
         micro_batch::check_statistics(&self.machine.layout, statistics)?;
         if targets.labels.is_empty() {
             micro_batch::train_nothing(
-                (&self.machine.layout, &self.machine.frozen),
+                &self.machine.layout,
+                &self.machine.frozen,
                 statistics,
                 ready,
             );
@@ -183,7 +179,7 @@ impl Compute for Executor {
             return Ok(Outcome::default());
         }
         let held = self.program(labels.len(), Direction::Inference)?;
-        self.run(held, inference((images, labels), weights, &mut |_, _| {}, None))
+        self.run(held, inference(images, labels, weights, &mut |_, _| {}, None))
     }
 
     fn log_probabilities(
@@ -200,7 +196,7 @@ impl Compute for Executor {
             return Ok(());
         }
         let held = self.program(samples, Direction::Inference)?;
-        self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
+        self.run(held, inference(images, labels, weights, &mut |_, _| {}, Some(into))).map(drop)
     }
 }
 

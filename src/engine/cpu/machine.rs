@@ -89,22 +89,15 @@ const SOIL: f32 = f32::from_bits(u32::MAX);
 
 impl Machine {
     /// For the calling thread.
-    pub fn new(
-        graph: &Graph,
-        layout: &Layout,
-        element: ElementType,
-        threads: usize,
-    ) -> Result<Self, EngineError> {
-        if layout::of(graph) != *layout {
-            return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
-        }
+    pub fn new(graph: &Graph, element: ElementType, threads: usize) -> Result<Self, EngineError> {
         bf16::check(element, &dnnl::isa())?;
         Team::check(threads)?;
         let team = Team::new(threads)?;
-        let weights = Weights::new(&team.context, layout);
+        let layout = layout::of(graph);
+        let weights = Weights::new(&team.context, &layout);
         Ok(Self {
             graph: graph.clone(),
-            layout: layout.clone(),
+            layout,
             element,
             frozen: Vec::new(),
             limits: Limits::none(),

@@ -175,13 +175,11 @@ impl Machine {
         arranged: &Arranged,
     ) -> Result<Costs, EngineError> {
         let mut costs = guessed(draft);
-        let (graph, layout) = (self.graph.clone(), self.layout.clone());
+        let graph = self.graph.clone();
         let mut passes = Vec::new();
         for _ in 0..MEASURED {
             let mut clock = Clock::new(&self.card.context);
-            of_zeros((&graph, &layout), held.batch, |batch| {
-                self.run(held, batch, Some(&mut clock))
-            })?;
+            of_zeros(&graph, held.batch, |batch| self.run(held, batch, Some(&mut clock)))?;
             passes.push(of_steps(held, &clock)?);
         }
         // Nobody is to compute with zeros.

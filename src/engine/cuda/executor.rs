@@ -17,7 +17,7 @@ use crate::engine::plan::operation::Direction;
 use crate::engine::seat::Seat;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 
 /// Scripts kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const SCRIPTS_MAX: usize = 8;
@@ -33,15 +33,16 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor for the calling thread. `layout` must be the graph's own; no gradients are
-    /// computed of the tensors that are `frozen`.
+    /// An executor for the calling thread. No gradients are computed of the tensors that are
+    /// `frozen`.
     pub fn new(
-        model: (&Graph, &Layout),
-        device: (Precision, Seat),
+        graph: &Graph,
+        precision: Precision,
+        seat: Seat,
         frozen: &[bool],
         limits: &Limits,
     ) -> Result<Self, EngineError> {
-        let machine = Machine::new(model, device, frozen, limits)?;
+        let machine = Machine::new(graph, precision, seat, frozen, limits)?;
         Ok(Self { machine, held: Vec::new(), age: 0 })
     }
 
@@ -147,7 +148,8 @@ impl Compute for Executor {
         micro_batch::check_statistics(&self.machine.layout, statistics)?;
         if targets.labels.is_empty() {
             micro_batch::train_nothing(
-                (&self.machine.layout, &self.machine.frozen),
+                &self.machine.layout,
+                &self.machine.frozen,
                 statistics,
                 ready,
             );
@@ -171,7 +173,7 @@ impl Compute for Executor {
             return Ok(Outcome::default());
         }
         let held = self.script(labels.len(), Direction::Inference)?;
-        self.run(held, inference((images, labels), weights, &mut |_, _| {}, None))
+        self.run(held, inference(images, labels, weights, &mut |_, _| {}, None))
     }
 
     fn log_probabilities(
@@ -188,6 +190,6 @@ impl Compute for Executor {
             return Ok(());
         }
         let held = self.script(samples, Direction::Inference)?;
-        self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
+        self.run(held, inference(images, labels, weights, &mut |_, _| {}, Some(into))).map(drop)
     }
 }

@@ -101,25 +101,25 @@ pub struct Machine {
 impl Machine {
     /// For the calling thread.
     pub fn new(
-        (graph, layout): (&Graph, &Layout),
-        (precision, seat): (Precision, Seat),
+        graph: &Graph,
+        precision: Precision,
+        seat: Seat,
         frozen: &[bool],
         limits: &Limits,
     ) -> Result<Self, EngineError> {
-        if layout::of(graph) != *layout {
-            return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
-        }
         let element = precision.element();
         let card = Card::of(seat.worker, element)?;
         let (crew, context) = (Arc::new(Crew::new(seat.threads)?), &card.context);
+        let layout = layout::of(graph);
+        let memory = Memory::new(context, &layout, &crew)?;
         Ok(Self {
             graph: graph.clone(),
-            layout: layout.clone(),
+            layout,
             element,
             frozen: frozen.to_vec(),
             limits: limits.clone(),
             streams: Streams::new(context)?,
-            memory: Memory::new(context, layout, &crew)?,
+            memory,
             moving: Moving::new(context)?,
             plans: Plans::new(&card, precision)?,
             card,

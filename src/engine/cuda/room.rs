@@ -11,7 +11,7 @@ use crate::engine::error::EngineError;
 use crate::engine::memory::limits::Limits;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
-use crate::model::{Graph, Layout};
+use crate::model::{Graph, layout};
 use crate::observe::spans::amount;
 
 /// Longest wait for room, and the time between two looks.
@@ -46,11 +46,12 @@ pub enum Together {
 /// There is none, and what others hold there counts; or kernels do not compute so much at a time.
 pub fn check(
     precision: Precision,
-    (graph, layout, frozen): (&Graph, &Layout, &[bool]),
+    graph: &Graph,
+    frozen: &[bool],
     work: Work,
     limits: &Limits,
 ) -> Result<(), EngineError> {
-    let element = precision.element();
+    let (element, layout) = (precision.element(), &layout::of(graph));
     let card = Card::of(0, element)?;
     let mut plans = Plans::new(&card, precision)?;
     let mut bytes = |samples: usize, direction: Direction| {

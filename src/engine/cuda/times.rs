@@ -11,7 +11,7 @@ use crate::engine::error::EngineError;
 use crate::engine::memory::limits::Limits;
 use crate::engine::seat::Seat;
 use crate::engine::source::Flat;
-use crate::model::{Graph, Layout, init};
+use crate::model::{Graph, init, layout};
 
 /// Micro-batches before the one that is timed: memory is taken in the first.
 const BEFORE: usize = 2;
@@ -21,11 +21,13 @@ const BEFORE: usize = 2;
 /// # Errors
 /// No card, or what it says.
 pub fn times(
-    device: (Precision, Seat),
-    (graph, layout): (&Graph, &Layout),
+    precision: Precision,
+    seat: Seat,
+    graph: &Graph,
     samples: usize,
 ) -> Result<BTreeMap<String, Took>, EngineError> {
-    let mut executor = Executor::new((graph, layout), device, &[], &Limits::none())?;
+    let mut executor = Executor::new(graph, precision, seat, &[], &Limits::none())?;
+    let layout = &layout::of(graph);
     let parameters = init::parameters(graph, layout, 1);
     let mut statistics = init::statistics(layout);
     let running = statistics.clone();

@@ -298,7 +298,7 @@ mod tests {
         let graph = builder.finish().expect("a valid model");
         // In bf16 a copy of the pictures is kept, which nobody else has.
         for (element, pictures) in [(ElementType::F32, 0), (ElementType::Bf16, 2 * 3 * 16 * 16)] {
-            let costs = cost::of(&graph, &layout::of(&graph), element.bytes() as u64);
+            let costs = cost::of(&graph, element.bytes() as u64);
             let expected: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
             let (plan, _) = plan(&graph, Direction::Training, element);
             // Log-probabilities and the loss's gradient, which no layer owns.

@@ -15,7 +15,7 @@ use crate::engine;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::far::Place;
 use crate::engine::memory::limits::Limits;
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 use crate::observe::spans::amount;
 
 /// What to measure.
@@ -126,7 +126,7 @@ fn link(
 struct InCore<'a> {
     shape: &'a Shape,
     device: &'a Device,
-    model: (Graph, Layout),
+    graph: Graph,
     /// With copies of weights.
     near_bytes: u64,
     /// What the backward pass reads.
@@ -135,9 +135,9 @@ struct InCore<'a> {
 
 impl<'a> InCore<'a> {
     fn of(shape: &'a Shape, device: &'a Device) -> Result<Self, String> {
-        let model = shape.built()?;
-        let (near_bytes, saved_bytes) = taken((shape, device), &model, shape.batch)?;
-        Ok(Self { shape, device, model, near_bytes, saved_bytes })
+        let graph = shape.built()?;
+        let (near_bytes, saved_bytes) = taken(shape, device, &graph, shape.batch)?;
+        Ok(Self { shape, device, graph, near_bytes, saved_bytes })
     }
 
     /// Those that are asked for, by name.
@@ -149,13 +149,12 @@ impl<'a> InCore<'a> {
             if fewer == 0 {
                 return Err(format!("--factor {factor}: --batch has {batch} samples only"));
             }
-            let (near_bytes, ..) = taken((self.shape, self.device), &self.model, fewer)?;
+            let (near_bytes, ..) = taken(self.shape, self.device, &self.graph, fewer)?;
             budgets.push((format!("{factor} x, within {}", amount(near_bytes)), near_bytes));
         }
         if options.budgets > 0 {
-            let (graph, layout) = &self.model;
             let smallest =
-                engine::smallest_budget((graph, layout), self.device, batch, threads, limits)
+                engine::smallest_budget(&self.graph, self.device, batch, threads, limits)
                     .map_err(|error| error.to_string())?;
             let span = self.near_bytes.saturating_sub(smallest);
             let steps = u64::from(options.budgets - 1).max(1);
@@ -168,12 +167,13 @@ impl<'a> InCore<'a> {
 
 /// Bytes of the near tier in core, and of saved values.
 fn taken(
-    (shape, device): (&Shape, &Device),
-    (graph, layout): &(Graph, Layout),
+    shape: &Shape,
+    device: &Device,
+    graph: &Graph,
     batch: usize,
 ) -> Result<(u64, u64), String> {
     let limits = &Limits::none();
-    let plan = engine::memory_plan((graph, layout), device, batch, shape.threads, limits)
+    let plan = engine::memory_plan(graph, device, batch, shape.threads, limits)
         .map_err(|error| error.to_string())?;
     let saved_bytes = plan.saved.iter().map(|saved| saved.bytes).sum();
     Ok((plan.near_bytes()[0], saved_bytes))

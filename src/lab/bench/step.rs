@@ -126,8 +126,8 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
 /// asked for.
 fn calls(options: &Options) -> Result<Case, String> {
     let Shape { batch, threads, .. } = options.shape;
-    let (graph, layout) = options.shape.built()?;
-    let took = engine::times(&device(options), (&graph, &layout), batch, threads);
+    let graph = options.shape.built()?;
+    let took = engine::times(&device(options), &graph, batch, threads);
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut all = 0.0;
     for (name, took) in took.map_err(|error| error.to_string())? {
@@ -140,19 +140,17 @@ fn calls(options: &Options) -> Result<Case, String> {
 }
 
 impl Shape {
-    /// The model, and where its tensors lie.
+    /// The model.
     ///
     /// # Errors
     /// There is none of that name, or the pictures are too small or too large for it.
-    pub fn built(&self) -> Result<(Graph, Layout), String> {
+    pub fn built(&self) -> Result<Graph, String> {
         if !(1..=IMAGE_SIZE_MAX).contains(&self.image_size) {
             return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
         }
         let side = self.image_size as usize;
-        let graph = catalogue::build(&self.model, [CHANNELS, side, side], CLASSES, 1.0)
-            .map_err(|error| error.to_string())?;
-        let layout = layout::of(&graph);
-        Ok((graph, layout))
+        catalogue::build(&self.model, [CHANNELS, side, side], CLASSES, 1.0)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -187,10 +185,10 @@ impl Ours {
     /// There is no such model, or no such device.
     pub fn open(shape: &Shape, device: &Device, limits: &Limits) -> Result<Self, String> {
         let (side, threads) = (shape.image_size as usize, shape.threads);
-        let (graph, layout) = shape.built()?;
-        let engine =
-            engine::open_within(device, (&graph, &layout), &[], Seat::only(threads), limits)
-                .map_err(|error| error.to_string())?;
+        let graph = shape.built()?;
+        let layout = layout::of(&graph);
+        let engine = engine::open_within(device, &graph, &[], Seat::only(threads), limits)
+            .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
         let settings = Config::default().optimizer;
         // Values as of a normalised picture.

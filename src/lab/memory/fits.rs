@@ -11,7 +11,7 @@ use crate::engine::memory::shown::MemoryPlan;
 use crate::lab::bench::step::Ours;
 use crate::lab::report::svg::escape;
 use crate::lab::report::{NONE, Table};
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 use crate::observe::spans::amount;
 
 const THREADS: usize = 1;
@@ -20,24 +20,22 @@ const BATCH_MAX: usize = 1 << 20;
 
 /// A model whose values one case holds.
 struct Held<'a> {
-    model: &'a (Graph, Layout),
+    graph: &'a Graph,
     case: &'a Case,
 }
 
 impl Held<'_> {
     /// The least of the near tier in which so many samples can be trained.
     fn least(&self, batch: usize) -> Result<u64, String> {
-        let (graph, layout) = self.model;
         let limits = &self.case.limits(None);
-        engine::smallest_budget((graph, layout), &Device::default(), batch, THREADS, limits)
+        engine::smallest_budget(self.graph, &Device::default(), batch, THREADS, limits)
             .map_err(|error| error.to_string())
     }
 
     /// What becomes of values within a budget.
     fn plan(&self, batch: usize, budget_bytes: Option<u64>) -> Result<MemoryPlan, String> {
-        let (graph, layout) = self.model;
         let limits = &self.case.limits(budget_bytes);
-        engine::memory_plan((graph, layout), &Device::default(), batch, THREADS, limits)
+        engine::memory_plan(self.graph, &Device::default(), batch, THREADS, limits)
             .map_err(|error| error.to_string())
     }
 }
@@ -108,7 +106,7 @@ pub fn largest_batches(of: &LargestBatch) -> Result<Part, String> {
             let built = shape(model, image_size, 1, THREADS).built()?;
             let first = fits.len();
             for case in &of.cases {
-                let held = Held { model: &built, case };
+                let held = Held { graph: &built, case };
                 let mut fit = fit(of, (model, image_size), &held)?;
                 let base = fits.get(first).map_or(fit.largest, |fit| fit.largest);
                 fit.times = (base > 0).then(|| fit.largest as f64 / base as f64);
@@ -238,7 +236,7 @@ pub fn far_tiers(of: &FarTier) -> Result<Part, String> {
     for model in &of.models {
         let built = shape(model, of.image_size, of.batch, THREADS).built()?;
         for case in &of.cases {
-            let held = Held { model: &built, case };
+            let held = Held { graph: &built, case };
             let least = held.least(of.batch)?;
             let plan = held.plan(of.batch, Some(least))?;
             let [in_core_bytes, near_bytes] = plan.near_bytes();

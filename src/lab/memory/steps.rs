@@ -16,7 +16,7 @@ use crate::lab::report::line_chart::{LineChart, Series, XAxis};
 use crate::lab::report::statistics::{Estimate, MeanCurve, median};
 use crate::lab::report::svg::escape;
 use crate::lab::report::{NONE, Table};
-use crate::model::{Graph, Layout};
+use crate::model::Graph;
 use crate::observe::progress::duration;
 use crate::observe::spans::amount;
 
@@ -65,7 +65,7 @@ pub fn times(of: &StepTime) -> Result<Part, String> {
                     None => None,
                     Some(link) => Some(link.times * even_rate(of, batch, &mut rates)?),
                 };
-                let point = Point { of, model: (model, &built), batch, link, rate };
+                let point = Point { of, model, graph: &built, batch, link, rate };
                 rows.extend(point.measured()?);
             }
         }
@@ -90,8 +90,7 @@ fn even_rate(of: &StepTime, batch: usize, known: &mut BTreeMap<usize, f64>) -> R
         return Ok(*rate);
     }
     let (shape, limits) = (shape(&of.models[0], of.image_size, batch, of.threads), Limits::none());
-    let (graph, layout) = &shape.built()?;
-    let plan = engine::memory_plan((graph, layout), &Device::default(), batch, of.threads, &limits);
+    let plan = engine::memory_plan(&shape.built()?, &Device::default(), batch, of.threads, &limits);
     let plan = plan.map_err(|error| error.to_string())?;
     let saved_bytes: u64 = plan.saved.iter().map(|saved| saved.bytes).sum();
     let (mut ours, _) = settled((&shape, &Device::default()), &limits, &|| false)?;
@@ -109,7 +108,8 @@ fn seconds_of_step(ours: &mut Ours) -> Result<f64, String> {
 /// What all cases do by turns.
 struct Point<'a> {
     of: &'a StepTime,
-    model: (&'a str, &'a (Graph, Layout)),
+    model: &'a str,
+    graph: &'a Graph,
     batch: usize,
     link: Option<&'a Speed>,
     rate: Option<f64>,
@@ -146,14 +146,14 @@ impl Point<'_> {
         case: &Case,
         budget_bytes: Option<u64>,
     ) -> Result<(Row, Option<Ours>), String> {
-        let (model, (graph, layout)) = self.model;
+        let (model, graph) = (self.model, self.graph);
         let (batch, threads) = (self.batch, self.of.threads);
         let rate = self.rate.map(|rate| (rate * case.link_share).round() as u64);
         let link = [rate.map(Rate); 2];
         let limits = Limits { link, ..case.limits(budget_bytes) };
         let shape = shape(model, self.of.image_size, batch, threads);
         let device = &Device::default();
-        let plan = engine::memory_plan((graph, layout), device, batch, threads, &limits);
+        let plan = engine::memory_plan(graph, device, batch, threads, &limits);
         let (worker, refused) = match plan {
             Ok(_) => (Some(settled((&shape, device), &limits, &|| false)?.0), None),
             Err(EngineError::Refused(reason)) => (None, Some(reason)),
@@ -173,10 +173,8 @@ impl Point<'_> {
     }
 
     fn in_core_bytes(&self, samples: usize) -> Result<u64, String> {
-        let (graph, layout) = self.model.1;
         let (threads, limits) = (self.of.threads, &Limits::none());
-        let plan =
-            engine::memory_plan((graph, layout), &Device::default(), samples, threads, limits);
+        let plan = engine::memory_plan(self.graph, &Device::default(), samples, threads, limits);
         Ok(plan.map_err(|error| error.to_string())?.near_bytes()[0])
     }
 }

@@ -40,15 +40,14 @@ struct Row {
 /// # Errors
 /// There is no such model, or nothing can be planned.
 pub fn curve(of: &PinnedOrCached) -> Result<Part, String> {
-    let (graph, layout) = shape(&of.model, of.image_size, of.batch, THREADS).built()?;
+    let graph = shape(&of.model, of.image_size, of.batch, THREADS).built()?;
     let told = |error: engine::EngineError| error.to_string();
     let none = &Limits::none();
-    let in_core =
-        engine::memory_plan((&graph, &layout), &Device::default(), of.budget_batch, THREADS, none);
+    let in_core = engine::memory_plan(&graph, &Device::default(), of.budget_batch, THREADS, none);
     let budget = in_core.map_err(told)?.near_bytes()[0];
     let budget_bytes = Some(budget as usize);
     let limits = &Limits { mode: MemoryMode::Planned, budget_bytes, ..Limits::none() };
-    let choices = engine::memory_choices((&graph, &layout), PRECISION, of.batch, THREADS, limits);
+    let choices = engine::memory_choices(&graph, PRECISION, of.batch, THREADS, limits);
     let rows: Vec<Row> = choices.map_err(told)?.iter().filter_map(|one| row(of, *one)).collect();
     let by = |a: &&Row, b: &&Row| a.step_seconds.total_cmp(&b.step_seconds);
     let best = rows.iter().min_by(by).copied().ok_or("host_memory holds no plan's far tier")?;

@@ -97,7 +97,7 @@ impl Trained {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // A team that was not asked for is as large as it may be.
         let threads = threads.unwrap_or_else(|| cores.min(engine::team_max()));
-        let engine = engine::open(&config.device, &graph, &layout, threads)
+        let engine = engine::open(&config.device, &graph, threads)
             .map_err(|error| elsewhere(&config, error))?;
         Ok(Self { config, snapshot, engine, weights })
     }

@@ -145,7 +145,7 @@ pub fn too_many(processes: u64, memory_bytes: u64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::config::{Config, OptimizerKind, Resident};
-    use crate::model::{catalogue, layout};
+    use crate::model::catalogue;
     use crate::needs::{Load, needs};
 
     fn needs_of(name: &str, change: impl FnOnce(&mut Config)) -> Needs {
@@ -154,7 +154,7 @@ mod tests {
         change(&mut config);
         let graph = catalogue::build(name, [3, 32, 32], 10, 1.0).unwrap();
         let load = Load { ranks: 4, samples: 60_000, planned: None };
-        needs(&config, (&graph, &layout::of(&graph)), load)
+        needs(&config, &graph, load)
     }
 
     fn said(have: Ceilings, need: &Needs) -> Vec<String> {

@@ -14,7 +14,7 @@ use crate::launch::machine::network;
 use crate::launch::nodes::allocation::stray;
 use crate::launch::traces::folders;
 use crate::model::spec::ModelError;
-use crate::model::{Graph, catalogue, layout};
+use crate::model::{Graph, catalogue};
 use crate::needs::{Load, Needs, needs};
 use crate::run_folder;
 
@@ -116,7 +116,7 @@ pub fn needs_of_job(job: &Job) -> Option<Needs> {
 pub fn needs_of(config: &Config, ranks: u64) -> Option<Needs> {
     let graph = graph_of(config).ok()?;
     let load = Load { ranks, samples: u64::MAX, planned: None };
-    Some(needs(config, (&graph, &layout::of(&graph)), load))
+    Some(needs(config, &graph, load))
 }
 
 /// The model, with as many classes as can be known before the set is opened.

@@ -131,8 +131,7 @@ mod tests {
     fn trained(number: usize) -> (Outcome, Vec<f32>) {
         let graph = catalogue::build("mlp", [3, 8, 8], 10, 0.1).expect("in the catalogue");
         let layout = layout::of(&graph);
-        let mut engine =
-            engine::open(&Device::default(), &graph, &layout, 1).expect("there is a processor");
+        let mut engine = engine::open(&Device::default(), &graph, 1).expect("there is a processor");
         let parameters = init::parameters(&graph, &layout, 1);
         let weights = Flat { parameters: &parameters, statistics: &[] };
         let images: Vec<f32> =

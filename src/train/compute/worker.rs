@@ -132,9 +132,9 @@ pub fn run_or_abort(shared: &Arc<Shared>, number: usize, board: &Board) {
 }
 
 fn run_worker(shared: &Arc<Shared>, number: usize, board: &Board) -> Result<(), TrainError> {
-    let Shared { device, graph, layout, frozen, threads, limits, .. } = &**shared;
+    let Shared { device, graph, frozen, threads, limits, .. } = &**shared;
     let seat = Seat { worker: number, threads: *threads };
-    let engine = engine::open_within(device, (graph, layout), frozen, seat, limits)?;
+    let engine = engine::open_within(device, graph, frozen, seat, limits)?;
     let mut worker = Worker::new(Arc::clone(shared), engine);
     match shared.rehearsal {
         Rehearsal::None => {}

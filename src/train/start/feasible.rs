@@ -34,7 +34,7 @@ pub fn model(config: &Config, train: &dyn Source, owners: u32) -> Result<Model, 
     let graph = catalogue::of(&config.model, input, train.classes().len())
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let layout = layout::of(&graph);
-    refusals::check(config, (&graph, &layout), (train.len(), owners))?;
+    refusals::check(config, &graph, train.len(), owners)?;
     Order::of(config, train.len())?;
     let device = engine::arithmetic(&config.device, workers(config) as usize);
     let device = device.map_err(|error| TrainError::Configuration(error.to_string()))?;
@@ -62,9 +62,8 @@ pub fn check_room(
     };
     let limits = Limits::of(config, work.workers as usize);
     let frozen = freeze::frozen_in(config, &model.layout);
-    let parts = (&model.graph, &model.layout, &frozen[..]);
     let threads = config.train.threads as usize;
-    engine::check_room(&config.device, parts, work, (threads, &limits))
+    engine::check_room(&config.device, &model.graph, &frozen, work, threads, &limits)
         .map_err(|error| TrainError::Configuration(error.to_string()))
 }
 

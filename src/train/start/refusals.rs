@@ -4,7 +4,7 @@
 use kintsugi_ffi::cgroup;
 
 use crate::config::Config;
-use crate::model::{Graph, LayerKind, Layout, Node, TensorKind, TensorSpec};
+use crate::model::{Graph, LayerKind, Layout, Node, TensorKind, TensorSpec, layout};
 use crate::needs::{Load, needs};
 
 use crate::train::TrainError;
@@ -20,17 +20,19 @@ const ENOUGH: u64 = 2;
 /// The first reason.
 pub(super) fn check(
     config: &Config,
-    model: (&Graph, &Layout),
-    (samples, owners): (u64, u32),
+    graph: &Graph,
+    samples: u64,
+    owners: u32,
 ) -> Result<(), TrainError> {
-    let need = needs(config, model, Load { ranks: 1, samples, planned: None });
+    let layout = &layout::of(graph);
+    let need = needs(config, graph, Load { ranks: 1, samples, planned: None });
     let refuse = |reason: Option<String>| {
         reason.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))
     };
     refuse(cgroup::total_memory_bytes().and_then(|memory| need.refusal(memory)))?;
-    refuse(check_freeze(model.1, &config.model.freeze).err().map(|error| error.to_string()))?;
-    refuse(without_effect(config, model.1))?;
-    refuse(too_few(config, model, (samples, owners)))
+    refuse(check_freeze(layout, &config.model.freeze).err().map(|error| error.to_string()))?;
+    refuse(without_effect(config, layout))?;
+    refuse(too_few(config, graph, layout, samples, owners))
 }
 
 /// Keys that can have no effect on this model: as the configuration's own (`config/effect.rs`), but
@@ -62,8 +64,10 @@ fn without_effect(config: &Config, layout: &Layout) -> Option<String> {
 /// epoch's short last step such norms use their running statistics, and leave them alone.
 fn too_few(
     config: &Config,
-    (graph, layout): (&Graph, &Layout),
-    (samples, owners): (u64, u32),
+    graph: &Graph,
+    layout: &Layout,
+    samples: u64,
+    owners: u32,
 ) -> Option<String> {
     let (owners, parts) = (u64::from(owners.max(1)), u64::from(config.train.pieces()));
     let batch = config.train.global_batch.min(samples);
@@ -101,7 +105,7 @@ fn too_few(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{catalogue, layout};
+    use crate::model::catalogue;
 
     /// Of a run that trains what begins so.
     fn refused_keys(trained: &[&str], body_factor: Option<f64>) -> String {
@@ -135,7 +139,7 @@ mod tests {
         change(&mut config);
         let graph = catalogue::build(model, [3, side, side], 10, 1.0).expect("in the catalogue");
         let owners = crate::config::resolve_owners(&config);
-        too_few(&config, (&graph, &layout::of(&graph)), (samples, owners))
+        too_few(&config, &graph, &layout::of(&graph), samples, owners)
     }
 
     #[test]

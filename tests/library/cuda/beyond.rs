@@ -57,7 +57,7 @@ fn bits(graph: &Graph, engine: &mut dyn Compute, passes: u64) -> Vec<u64> {
 }
 
 fn engine(graph: &Graph, limits: &Limits) -> Result<Box<dyn Compute>, EngineError> {
-    engine::open_soiled(&device(), graph, &layout::of(graph), 1, limits)
+    engine::open_soiled(&device(), graph, 1, limits)
 }
 
 /// The least that would do, as a refusal names it.

@@ -233,7 +233,7 @@ impl Pair {
     }
 
     fn engine(&self) -> Box<dyn Compute> {
-        engine::open(&Device::default(), &self.graph, &self.layout, 1).unwrap()
+        engine::open(&Device::default(), &self.graph, 1).unwrap()
     }
 
     fn theirs(&self, file: &str) -> Vec<f64> {

@@ -15,7 +15,7 @@ use crate::model::TensorKind;
 use crate::model::spec::GraphBuilder;
 use crate::model::spec::elements;
 use crate::model::window::{Conv, Pair};
-use crate::model::{LayerKind, TensorSpec, catalogue, init, layout};
+use crate::model::{LayerKind, Layout, TensorSpec, catalogue, init, layout};
 
 mod weights;
 
@@ -45,7 +45,7 @@ impl Case {
     }
 
     fn executor_of(&self, element: ElementType, threads: usize) -> Executor {
-        Executor::new(&self.graph, &self.layout, element, threads).expect("an executor")
+        Executor::new(&self.graph, element, threads).expect("an executor")
     }
 
     fn weights(&self) -> Flat<'_> {
@@ -332,9 +332,8 @@ fn a_depthwise_gradient_is_computed_in_the_orders_of_the_forward_pass() {
     builder.then("flatten", LayerKind::Flatten);
     builder.then("fc", LayerKind::Linear { features: 10, bias: true });
     let graph = builder.finish().expect("a valid model");
-    let layout = layout::of(&graph);
     for element in computed_here() {
-        let mut executor = Executor::new(&graph, &layout, element, 1).expect("an executor");
+        let mut executor = Executor::new(&graph, element, 1).expect("an executor");
         let held = executor.program(8, Direction::Training).expect("compiled");
         let plan = &executor.programs[held].program.plan.draft;
         let own = |step: &&Step| graph.nodes.get(step.node).is_some_and(|n| n.name == "depthwise");
@@ -365,8 +364,7 @@ fn a_footprint_is_what_a_prepared_engine_holds() {
         let case = case(name, 32, 6, 1.0);
         let precision = if element == ElementType::Bf16 { "bf16" } else { "f32" };
         let device = Device { precision: precision.into(), ..Device::default() };
-        let planned = footprint((&case.graph, &case.layout), &device, 6, 1, &Limits::none())
-            .expect("planned");
+        let planned = footprint(&case.graph, &device, 6, 1, &Limits::none()).expect("planned");
         let mut executor = case.executor_of(element, 1);
         executor.prepare(6).expect("planned");
         // Buffers are whole cache lines.
