@@ -274,17 +274,9 @@ fn check_recovery(config: &Config) -> Result<(), ConfigError> {
         let reason = format!("that many would only wait; write {SPARES_MAX} or fewer");
         return refuse("recovery.spares", spares, reason);
     }
-    for (wanted, key) in [
-        (recovery.warm_spares, "recovery.warm_spares"),
-        (recovery.refill_spares, "recovery.refill_spares"),
-    ] {
-        if wanted && spares == 0 {
-            return refuse(key, "true", "there are no spares; set recovery.spares to 1 or more");
-        }
-    }
-    if recovery.refill_spares && spares == 1 {
-        let reason = "a spare starts new ones, so one must be left; set recovery.spares to 2";
-        return refuse("recovery.refill_spares", "true", reason);
+    if recovery.warm_spares && spares == 0 {
+        let reason = "there are no spares; set recovery.spares to 1 or more";
+        return refuse("recovery.warm_spares", "true", reason);
     }
     for (key, span) in [
         ("recovery.start_limit", recovery.start_limit),

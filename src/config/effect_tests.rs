@@ -201,7 +201,6 @@ const CASES: &[Case] = &[
     check(("schedule.power", "2"), &[], "polynomial", &["schedule.kind=\"polynomial\""]),
     check(("recovery.spares", "2"), &["recovery.ladder=[\"shrink\"]"], "\"spare\"", &[]),
     check(("recovery.warm_spares", "true"), &[], "no spares", SPARE),
-    check(("recovery.refill_spares", "true"), &[], "no spares", SPARE),
     effect(
         ("recovery.min_ranks", "2"),
         &["recovery.ladder=[\"respawn\", \"restart\"]"],

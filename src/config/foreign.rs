@@ -52,7 +52,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("train.threads", &["omp_num_threads", "num_threads", "intra_op_threads"]),
 ];
 
-/// Names that are no key here, and what does it instead.
+/// Names that are no key here, or none any more, and what does it instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["resume", "resume_from", "auto_resume", "resume_from_checkpoint", "load"],
@@ -89,6 +89,12 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["deterministic", "benchmark", "cudnn_benchmark"],
         "there is none: with the synchronous exchange a run always has the same bits",
+    ),
+    (
+        &["refill_spares"],
+        "it was not dependable and is gone: behind the last spare the next rung of \
+         `recovery.ladder` is taken, or the run is renewed (\"restart\" without \"respawn\"); leave \
+         the key out",
     ),
 ];
 

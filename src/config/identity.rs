@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Checkpoint, Config, ExchangeKind, Memory};
+use super::{Checkpoint, Config, ExchangeKind, Memory, REFILL};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -69,6 +69,10 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
         && let Some(Value::Table(checkpoint)) = table.get_mut("checkpoint")
     {
         checkpoint.remove("keep_best");
+    }
+    if let Some(Value::Table(recovery)) = table.get_mut("recovery") {
+        // Earlier releases had it in every name.
+        recovery.insert(REFILL.into(), Value::Boolean(false));
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from(RUNS).join(format!("{}-{:08x}", config.run.name, hash >> 32))

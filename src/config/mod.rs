@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
 mod check;
@@ -74,6 +75,7 @@ pub struct Config {
     /// When and how the validation error is measured.
     pub evaluation: Evaluation,
     /// What happens when something dies.
+    #[serde(deserialize_with = "recovery_of_any_release")]
     pub recovery: Recovery,
     /// What is written to disk, and when.
     pub checkpoint: Checkpoint,
@@ -305,8 +307,6 @@ pub struct Recovery {
     pub spares: Option<u32>,
     /// Spares keep model and data ready.
     pub warm_spares: bool,
-    /// Used-up spares are replaced while training goes on.
-    pub refill_spares: bool,
     /// When ranks that were lost come back, and over several nodes when ranks go back to a node
     /// that is back: `"epoch"`, `"never"`, a duration or steps.
     pub regrow: Every,
@@ -340,7 +340,6 @@ impl Default for Recovery {
             ladder: None,
             spares: None,
             warm_spares: false,
-            refill_spares: false,
             regrow: Every::Epoch,
             start_limit: Span(Duration::from_secs(120)),
             step_timeout: Limit::Auto,
@@ -355,6 +354,17 @@ impl Default for Recovery {
             integrity_every: Interval::Steps(100),
         }
     }
+}
+
+/// A key of `[recovery]` that is gone, and that every run of an earlier release has in its file.
+const REFILL: &str = "refill_spares";
+
+/// `[recovery]` as this release or an earlier one wrote it: finished runs are read whatever they
+/// asked for. Who asks for it now is refused (`parse`).
+fn recovery_of_any_release<'de, D: Deserializer<'de>>(from: D) -> Result<Recovery, D::Error> {
+    let mut table = toml::Table::deserialize(from)?;
+    table.remove(REFILL);
+    table.try_into().map_err(|error: toml::de::Error| D::Error::custom(error.message()))
 }
 
 impl Recovery {

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::effect::{self, Idle};
 use super::error::ConfigError;
-use super::{Config, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
+use super::{Config, REFILL, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
 
 pub use super::identity::{changed_keys, fingerprint};
 
@@ -44,6 +44,9 @@ pub fn loaded(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> 
         } else {
             refused.get_or_insert(idle);
         }
+    }
+    if table.get("recovery").is_some_and(|own| own.get(REFILL).is_some()) {
+        remarks.push(format!("`recovery.{REFILL} = false` is always so: leave the key out"));
     }
     let config = checked(typed(table)?)?;
     remarks.extend(check::check_sums(&config)?);
@@ -206,9 +209,13 @@ fn unknown_keys(table: &Table) -> Vec<(String, String)> {
         match content {
             Value::Table(content) if is_known => {
                 let known = keys::keys_of(section);
-                let others = content.keys().filter(|key| !known.contains(&key.as_str()));
+                let others = content.iter().filter(|(key, value)| {
+                    !known.contains(&key.as_str()) && !is_always_so(section, key, value)
+                });
                 unknown.extend(
-                    others.map(|key| (format!("{section}.{key}"), keys::hint(Some(section), key))),
+                    others.map(|(key, _)| {
+                        (format!("{section}.{key}"), keys::hint(Some(section), key))
+                    }),
                 );
             }
             Value::Table(_) if !is_known => {
@@ -220,6 +227,11 @@ fn unknown_keys(table: &Table) -> Vec<(String, String)> {
     }
     unknown.extend(unknown_of_plan(table));
     unknown
+}
+
+/// What runs of an earlier release wrote down that asked for nothing else.
+fn is_always_so(section: &str, key: &str, value: &Value) -> bool {
+    (section, key) == ("recovery", REFILL) && value.as_bool() == Some(false)
 }
 
 /// Those of planned faults.

@@ -38,9 +38,6 @@ pub enum Point {
     /// All replicas are compared.
     #[serde(skip)]
     InComparison,
-    /// New spares are taken in.
-    #[serde(skip)]
-    InRefill,
     /// The world gets another number of ranks, on purpose.
     #[serde(skip)]
     InResize,
@@ -81,7 +78,6 @@ impl Point {
             Self::InStep
                 | Self::InBucket
                 | Self::InComparison
-                | Self::InRefill
                 | Self::InResize
                 | Self::InRepair
                 | Self::Over
@@ -106,7 +102,6 @@ impl Point {
             Self::BeforeVote => "vote",
             Self::InEvaluation => "evaluation",
             Self::InComparison => "comparison",
-            Self::InRefill => "refill",
             Self::InResize => "resize",
             Self::InFinalize => "finish",
             // Every task ends in a vote, and a failure in a repair belongs to what it repairs.
@@ -157,11 +152,10 @@ mod tests {
         "before_first_commit",
         "in_finalize",
     ];
-    const OTHERS: [Point; 7] = [
+    const OTHERS: [Point; 6] = [
         Point::InStep,
         Point::InBucket,
         Point::InComparison,
-        Point::InRefill,
         Point::InResize,
         Point::InRepair,
         Point::Over,

@@ -5,7 +5,7 @@ use crate::config::{Every, Interval};
 
 use crate::train::plan::Plan;
 use crate::train::repair::size::{Asks, Resizer};
-use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::repair::spares::Spares;
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Rank;
 use crate::train::vote::Requests;
@@ -13,8 +13,6 @@ use crate::train::vote::Requests;
 /// One thing that all ranks do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// New spares come in.
-    TakeInSpares,
     /// The replicas are compared.
     Compare,
     /// The validation set.
@@ -28,10 +26,7 @@ pub enum Task {
 }
 
 /// The next task of all ranks.
-pub fn next(position: &Position, plan: &Plan, recruits: Recruits) -> Task {
-    if recruits == Recruits::Agreed && position.ending.is_none() {
-        return Task::TakeInSpares;
-    }
+pub fn next(position: &Position, plan: &Plan) -> Task {
     if comparison_is_due(position, plan.integrity) {
         return Task::Compare;
     }
@@ -101,7 +96,6 @@ pub fn requests(rank: &Rank, now: Outside, spares: &Spares, resizer: &Resizer) -
     let mut asks = Requests {
         stop: now.stops,
         out_of_time: plan.max_seconds.is_some_and(|limit| now.seconds >= limit),
-        take_in_spares: spares.recruits == Recruits::Known,
         ..Requests::default()
     };
     if !rank.is_writer() {
@@ -141,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_step_comes_unless_something_else_is_due() {
-        let next = |position: &Position| next(position, &plan(), Recruits::None);
+        let next = |position: &Position| next(position, &plan());
         assert_eq!(next(&at(3)), Task::Step);
         assert_eq!(next(&Position { resize_due: true, ..at(3) }), Task::Resize);
         assert_eq!(next(&Position { evaluation_due: true, ..at(3) }), Task::Evaluate);
@@ -152,20 +146,11 @@ mod tests {
     #[test]
     fn an_end_is_compared_and_evaluated_first_and_a_pause_is_not_evaluated() {
         let ends = |ending| Position { ending: Some(ending), evaluation_due: true, ..at(3) };
-        let next = |position: &Position| next(position, &plan(), Recruits::None);
+        let next = |position: &Position| next(position, &plan());
         let unproved = Position { verified: 0, ..ends(Ending::Completed) };
         assert_eq!(next(&unproved), Task::Compare);
         assert_eq!(next(&ends(Ending::Completed)), Task::Evaluate);
         assert_eq!(next(&ends(Ending::Interrupted)), Task::Finish(Ending::Interrupted));
-    }
-
-    #[test]
-    fn new_spares_come_in_first_but_not_into_a_run_that_ends() {
-        let mut position = Position { evaluation_due: true, ..at(3) };
-        assert_eq!(next(&position, &plan(), Recruits::Agreed), Task::TakeInSpares);
-        position.ending = Some(Ending::Renewed);
-        let task = next(&position, &plan(), Recruits::Agreed);
-        assert_eq!(task, Task::Finish(Ending::Renewed));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::train::record::{Record, inexact, waiting};
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
 use crate::train::repair::size::{InEpoch, Resizer};
-use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::repair::spares::Spares;
 use crate::train::repair::world::{self, Lasting, Tries};
 use crate::train::repair::{comparison, rollback};
 use crate::train::state::position::Ending;
@@ -95,9 +95,7 @@ impl Trainer {
     /// One task, the same on every rank.
     fn advance(&mut self) -> Result<Option<Outcome>, TrainError> {
         self.rank.update_standing();
-        let position = &self.rank.state.position;
-        match agenda::next(position, &self.rank.plan, self.spares.recruits) {
-            Task::TakeInSpares => self.take_in_spares()?,
+        match agenda::next(&self.rank.state.position, &self.rank.plan) {
             Task::Compare => self.compare()?,
             Task::Evaluate => self.evaluate()?,
             Task::Finish(ending) => return self.finish(ending).map(Some),
@@ -105,12 +103,6 @@ impl Trainer {
             Task::Step => self.step()?,
         }
         Ok(None)
-    }
-
-    /// A gathering without a failure: they come in as in a repair.
-    fn take_in_spares(&mut self) -> Result<(), TrainError> {
-        self.rank.process.at(Point::InRefill);
-        self.repair(&CommError::Revoked)
     }
 
     /// One step: gradients, sums, vote, update.
@@ -217,9 +209,6 @@ impl Trainer {
         let stands = if ends_epoch { InEpoch::Last } else { InEpoch::Within };
         let regrows = self.lasting.resizer.due_after(&rank.world, position.step, stands);
         agenda::after_commit(position, &rank.plan, asked, Boundary { ends_epoch, regrows });
-        if asked.take_in_spares {
-            self.spares.recruits = Recruits::Agreed;
-        }
         rank.process.at(Point::InPublish);
         rank.state.commit(rank.world.generation);
         if rank.process.takes_flip() {

@@ -32,22 +32,19 @@ pub struct Requests {
     pub resize: bool,
     /// All ranks are to start again at full strength.
     pub renew: bool,
-    /// New spares wait to be taken in.
-    pub take_in_spares: bool,
     /// The weights of the last step are not on disk: the run is not complete.
     pub unsaved: bool,
 }
 
 impl Requests {
     /// Every request with its bit.
-    fn bits(&mut self) -> [(&mut bool, u32); 7] {
+    fn bits(&mut self) -> [(&mut bool, u32); 6] {
         [
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
             (&mut self.evaluate, 1 << 3),
             (&mut self.resize, 1 << 5),
             (&mut self.renew, 1 << 6),
-            (&mut self.take_in_spares, 1 << 7),
             (&mut self.unsaved, 1 << 10),
         ]
     }

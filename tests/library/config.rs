@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kintsugi::config::identity::resolved_text;
 use kintsugi::config::parse::{self, Loaded};
 use kintsugi::config::{ColorJitter, Config, ConfigError, Crop};
 use kintsugi::data::Normalization;
@@ -367,6 +368,28 @@ fn there_is_one_kind_of_sum_and_it_holds_so_many_owners() {
     let free = "train.exchange=asynchronous";
     refused(GOOD, &[wanted, free], &["train.reproducible", "depend on timing", "synchronous"]);
     assert!(load(GOOD, &[free, plain]).is_ok() && load(GOOD, &[free, many[0], many[1]]).is_ok());
+}
+
+#[test]
+fn spares_are_not_refilled_and_a_run_that_never_asked_for_it_goes_on() {
+    let with = |value: bool| format!("{GOOD}[recovery]\nrefill_spares = {value}\n");
+    let said = ["recovery.refill_spares`", "not dependable", "renewed", "leave the key out"];
+    refused(&with(true), &[], &said);
+    refused(GOOD, &["recovery.refill_spares=true"], &said);
+    let usual = load(GOOD, &[]).unwrap();
+    let (_folder, path) = file(&with(false));
+    let loaded = parse::loaded(&path, &[]).unwrap();
+    assert_eq!(
+        loaded.remarks,
+        ["`recovery.refill_spares = false` is always so: leave the key out"]
+    );
+    assert_eq!((&loaded.config, &parse::of_run(&path, &[]).unwrap()), (&usual, &usual));
+    assert!(!resolved_text(&usual).contains("refill"));
+    // Reports and audits take what was trained as it was.
+    for value in [false, true] {
+        let read: Config = toml::from_str(&with(value)).unwrap();
+        assert_eq!(read.recovery, usual.recovery);
+    }
 }
 
 #[test]

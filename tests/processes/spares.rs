@@ -9,7 +9,7 @@ use kintsugi::cluster::world::{Role, World};
 use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
-use kintsugi_ffi::os::{Signal, kill, process_is_alive};
+use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
     Running, alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir, start,
@@ -19,10 +19,6 @@ use crate::support::{
 /// What any of these runs may take.
 const LIMIT_SECONDS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(LIMIT_SECONDS);
-/// Steps for each death and its refill: one whose process had to start itself again took 370.
-const STEPS_A_REFILL: u64 = 300;
-/// Between two deaths, at least.
-const STEPS_BETWEEN: u64 = 60;
 
 /// The run that lost nothing, without spares.
 fn calm() -> &'static RunResult {
@@ -272,112 +268,6 @@ fn a_renewed_run_goes_on_from_memory_and_writes_no_checkpoint() {
     let events = read_events(&run.folder.join("events.jsonl")).unwrap();
     let written = events.iter().filter(|e| matches!(e.kind, Kind::Checkpoint { .. })).count();
     assert_eq!(written, 0);
-}
-
-/// Kills a rank again and again; each time a spare takes its seat and another is started, by a
-/// spare, behind training.
-fn refilled(name: &str, deaths: usize) {
-    let _turn = alone();
-    let folder = run_dir(name);
-    let steps = format!("train.steps={}", STEPS_A_REFILL * (deaths as u64 + 1));
-    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
-    let keys = [steps.as_str(), "evaluation.every=never", refill[0], refill[1]];
-    let mut running = start(&mut launch(&folder, &keys), LIMIT * deaths.div_ceil(4) as u32);
-    for deaths in 1..=deaths {
-        wait_for_step(&folder, 5 + STEPS_BETWEEN * (deaths as u64 - 1), &mut running);
-        kill_member(&folder, Role::Active);
-        let joined = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "joined");
-        let seen = |events: &[Event]| events.iter().filter(joined).count() == deaths;
-        wait_until(&folder, &mut running, "a new spare", seen);
-    }
-    let ended = running.wait();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let calm = run_dir("spares-refill-calm");
-    let ended = run(&mut launch(&calm, &keys[..2]), LIMIT_SECONDS);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let result = result_of(&folder);
-    assert_eq!(result.state_sha256, result_of(&calm).state_sha256);
-    assert_eq!((result.lost_steps, result.restarts.len()), (0, 0));
-    let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
-    assert_eq!(rungs, vec!["spare"; deaths]);
-    assert_eq!(world_of(&folder).spares().count(), 2);
-    assert_nothing_runs(&folder);
-    assert_audited(&folder);
-    let events = read_events(&folder.join("events.jsonl")).unwrap();
-    let held = |event: &Event| match &event.kind {
-        Kind::Phase { name, seconds } if name == "refill" => Some(seconds * 1e3),
-        _ => None,
-    };
-    let mut held_ms: Vec<f64> = events.iter().filter_map(held).collect();
-    held_ms.sort_by(f64::total_cmp);
-    assert_eq!(held_ms.len(), deaths, "each refill held one step boundary");
-    let (median, longest) = (held_ms[deaths / 2], held_ms[deaths - 1]);
-    println!(
-        "{deaths} refills held a step boundary for {median:.0} ms (median), {longest:.0} at most"
-    );
-}
-
-#[test]
-#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
-fn used_up_spares_are_replaced_behind_training() {
-    refilled("spares-refill", 3);
-}
-
-#[test]
-#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
-fn twenty_refills_in_a_row() {
-    refilled("spares-refill-twenty", 20);
-}
-
-/// The launcher of the run, as `launch` wrote it down.
-fn mpirun_of(folder: &Path) -> u32 {
-    let lock = std::fs::read(folder.join("lock")).unwrap();
-    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
-    u32::try_from(lock["mpirun"].as_u64().unwrap()).unwrap()
-}
-
-#[test]
-fn a_launcher_that_hangs_costs_a_spare_and_no_rank() {
-    let _turn = alone();
-    let folder = run_dir("spares-wedged");
-    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
-    let keys = ["train.steps=1000000", "train.max_seconds=80", "evaluation.every=never"];
-    let keys: Vec<&str> = keys.into_iter().chain(refill).collect();
-    let mut running = start(&mut launch(&folder, &keys), LIMIT);
-    wait_for_step(&folder, 20, &mut running);
-    let mpirun = mpirun_of(&folder);
-    kill(mpirun, Signal::Stop).expect("it lives");
-    kill_member(&folder, Role::Active);
-    let repaired = |events: &[Event]| {
-        events.iter().find(|e| matches!(e.kind, Kind::Recovered(_))).map(|event| event.step)
-    };
-    wait_until(&folder, &mut running, "repair", |events| repaired(events).is_some());
-    let asks = world_of(&folder).spares().next().expect("one is left").pid;
-    // It starts another one: in vain, so that its own alarm ends it. Nobody waits for that.
-    let begun = Instant::now();
-    while process_is_alive(asks) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "the spare still waits");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let asked_for = begun.elapsed();
-    let events = read_events(&folder.join("events.jsonl")).unwrap();
-    let at_repair = repaired(&events).unwrap();
-    let committed = events.last().unwrap().step - at_repair;
-    assert!(asked_for > Duration::from_secs(5), "its alarm, not its guardian: {asked_for:?}");
-    assert!(committed > 20, "{committed} steps while the launcher hung");
-    kill(mpirun, Signal::Continue).expect("it lives");
-    let lost = |e: &Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "lost");
-    wait_until(&folder, &mut running, "word of the spare", |events| events.iter().any(lost));
-    kill(running.pid(), Signal::Interrupt).expect("it lives");
-    let ended = running.wait();
-    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
-    let result = result_of(&folder);
-    let rungs: Vec<_> = result.recoveries.iter().map(|r| (r.rung.as_str(), r.lost.len())).collect();
-    assert_eq!((rungs, result.restarts.len()), (vec![("spare", 1)], 0), "{:?}", result.recoveries);
-    assert_eq!(world_of(&folder).ranks(), 4);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    println!("{committed} steps in the {asked_for:?} in which the launcher hung");
 }
 
 #[test]

@@ -200,16 +200,6 @@ pub trait Membership: Communicator {
     /// A spare's life: returns when it is needed, or not any more. `pids` are those of the ranks on
     /// this machine, as for `watch`; `idle` is called at every look.
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call;
-    /// A spare starts `count` more, beside everything that the world does. They wait until a
-    /// gathering admits them, for a bounded time.
-    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError>;
-    /// How many this spare has started that wait.
-    fn recruits(&self) -> usize;
-    /// Rank 0's look: whether some spare has news of recruits. Local knowledge, microseconds.
-    fn recruits_wait(&mut self) -> bool;
-    /// Collective over a gathering: those that its `leader` has started become its last members.
-    /// Uniform; on error the gathering stays, and they are sent away.
-    fn admit(&mut self, leader: usize) -> Result<(), CommError>;
     /// Spares known to be dead, by their order among the spares. Local knowledge, microseconds.
     fn failed_spares(&mut self) -> Vec<usize>;
     /// The last call of a healthy end: dismisses the spares, frees what was parked, leaves MPI.

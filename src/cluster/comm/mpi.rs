@@ -1,6 +1,6 @@
 //! Open MPI with ULFM, over `kintsugi_ffi::mpi`. The protocol that brings replacements in is in
-//! `mpi/join.rs`, the spares are in `mpi/pool.rs`, those whom spares start in `mpi/recruits.rs`.
-//! These know communicators of MPI, and not the rank that holds them.
+//! `mpi/join.rs`, the spares are in `mpi/pool.rs`. These know communicators of MPI, and not the
+//! rank that holds them.
 
 use std::time::Duration;
 
@@ -26,13 +26,11 @@ mod join;
 mod leader;
 pub mod loopback;
 mod pool;
-mod recruits;
 
 pub use arguments::{JoinArguments, JoinSyntax};
 pub use join::JoinPoint;
 use join::{Limits, Merged, Survivor};
 use pool::Spares;
-use recruits::Recruits;
 
 /// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
 const FINALIZE_SECONDS_MAX: u32 = 10;
@@ -51,8 +49,6 @@ pub struct MpiComm {
     rank: usize,
     size: usize,
     spares: Spares,
-    /// What this spare has started and nobody has taken in yet.
-    recruits: Option<Recruits>,
     /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
     joins: u32,
     born: u32,
@@ -107,11 +103,7 @@ impl MpiComm {
         reached: &mut dyn FnMut(JoinPoint),
     ) -> Result<Self, CommError> {
         if let Some(join) = join {
-            let mut comm = Self::over(join::join(join, reached)?, join.attempt_of_join)?;
-            if join.spares {
-                comm.spares.wait_for((0..join.world_ranks).collect());
-            }
-            return Ok(comm);
+            return Self::over(join::join(join, reached)?, join.attempt_of_join);
         }
         let world = mpi::initialise()?.duplicate()?;
         world.warm()?;
@@ -133,8 +125,7 @@ impl MpiComm {
 
     fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
         let (rank, size) = (comm.rank()?, comm.size()?);
-        let (spares, recruits) = (Spares::default(), None);
-        Ok(Self { comm, rank, size, spares, recruits, joins, born: joins })
+        Ok(Self { comm, rank, size, spares: Spares::default(), joins, born: joins })
     }
 
     fn become_world(&mut self, comm: Comm) -> Result<(), CommError> {
@@ -318,32 +309,7 @@ impl Membership for MpiComm {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        if self.recruits() > 0 {
-            self.spares.announce_recruits(&self.comm);
-        }
         self.spares.await_call(&self.comm, pids, idle)
-    }
-
-    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        let world_ranks = self.ranks();
-        self.recruits = None;
-        let started = Recruits::start(&self.next_join(), count, world_ranks, arguments)?;
-        self.recruits = Some(started);
-        Ok(())
-    }
-
-    fn recruits(&self) -> usize {
-        self.recruits.as_ref().map_or(0, Recruits::count)
-    }
-
-    fn recruits_wait(&mut self) -> bool {
-        self.spares.noticed_recruits()
-    }
-
-    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        let recruits = self.recruits.take();
-        let merged = recruits::admit(&self.comm, self.rank, leader, recruits)?;
-        self.become_merged(merged)
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {

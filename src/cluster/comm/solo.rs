@@ -156,22 +156,6 @@ impl Membership for SoloComm {
         Call::Abandoned
     }
 
-    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
-        Err(no_launcher())
-    }
-
-    fn recruits(&self) -> usize {
-        0
-    }
-
-    fn recruits_wait(&mut self) -> bool {
-        false
-    }
-
-    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
-        Err(fatal("admit", "nobody was started beside a world of one".into()))
-    }
-
     fn failed_spares(&mut self) -> Vec<usize> {
         Vec::new()
     }

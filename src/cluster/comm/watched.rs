@@ -141,22 +141,6 @@ impl<H: Around> Membership for Wrapped<H> {
         self.1.call(|| self.0.await_call(pids, idle))
     }
 
-    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        self.1.call(|| self.0.recruit(count, arguments))
-    }
-
-    fn recruits(&self) -> usize {
-        self.0.recruits()
-    }
-
-    fn recruits_wait(&mut self) -> bool {
-        self.0.recruits_wait()
-    }
-
-    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        self.1.call(|| self.0.admit(leader))
-    }
-
     fn failed_spares(&mut self) -> Vec<usize> {
         self.0.failed_spares()
     }

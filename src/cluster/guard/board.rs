@@ -65,7 +65,6 @@ impl Activity {
             | Point::InSnapshot
             | Point::InPersist
             | Point::InComparison
-            | Point::InRefill
             | Point::InResize => return None,
             // A newcomer comes through these while it starts, a change of size without a failure.
             Point::InRevoke
@@ -322,7 +321,6 @@ mod tests {
         let within = [
             Point::AfterVote,
             Point::InComparison,
-            Point::InRefill,
             Point::InResize,
             Point::InRevoke,
             Point::InSpawn,

@@ -49,7 +49,7 @@ enum Ended {
     /// It belongs to the repaired world.
     Resumed(World, Repaired),
     /// It got no seat; see `Called::Waits`.
-    Waits(Vec<u32>, Option<usize>),
+    Waits(Vec<u32>),
 }
 
 /// What became of a spare that was called.
@@ -57,9 +57,8 @@ enum Ended {
 pub enum Called {
     /// It is a rank now, of this world.
     Seated(World, Repaired),
-    /// It was not needed; the pids of the ranks on its machine (by rank, 0 elsewhere), and, for the
-    /// first of those that wait, how many they are.
-    Waits(Vec<u32>, Option<usize>),
+    /// It was not needed; the pids of the ranks on its machine, by rank, 0 elsewhere.
+    Waits(Vec<u32>),
 }
 
 /// Survivors, after any `CommError` or a failed vote. Revokes first. On success `comm` and `world`
@@ -96,7 +95,7 @@ pub fn recover_after(
             }
             Ok(repaired)
         }
-        Ended::Waits(..) => Err(unseated()),
+        Ended::Waits(_) => Err(unseated()),
     }
 }
 
@@ -109,7 +108,7 @@ pub fn join(
 ) -> Result<(World, Repaired), GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::join(policy)).run()? {
         Ended::Resumed(world, repaired) => Ok((world, repaired)),
-        Ended::Waits(..) => Err(unseated()),
+        Ended::Waits(_) => Err(unseated()),
     }
 }
 
@@ -122,7 +121,7 @@ pub fn answer_call(
 ) -> Result<Called, GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::begin(policy)).run()? {
         Ended::Resumed(world, repaired) => Ok(Called::Seated(world, repaired)),
-        Ended::Waits(pids, first_of) => Ok(Called::Waits(pids, first_of)),
+        Ended::Waits(pids) => Ok(Called::Waits(pids)),
     }
 }
 
@@ -176,9 +175,7 @@ impl<'a> Driver<'a> {
                 Action::Revoke => self.revoke_and_count(),
                 Action::Repair(repair) => self.repair(repair),
                 Action::Agree if self.gathering.slot.is_none() => {
-                    let (pids, first_of) =
-                        (self.gathering.neighbours(), self.gathering.first_of_the_waiting());
-                    return Ok(Ended::Waits(pids, first_of));
+                    return Ok(Ended::Waits(self.gathering.neighbours()));
                 }
                 Action::Agree => self.take_holdings(),
                 Action::Restore => match self.restore() {
@@ -254,7 +251,6 @@ impl<'a> Driver<'a> {
             descent: self.machine.descent(),
             overdue: gathering.hooks.now() > self.deadline,
             born: gathering.comm.born(),
-            recruits: gathering.comm.recruits(),
             nodes: gathering.nodes_agreed(),
             pid,
             host,
@@ -292,18 +288,7 @@ impl<'a> Driver<'a> {
         if self.gathering.is_whole() {
             return Event::Done;
         }
-        self.admit_recruits().unwrap_or_else(|| self.gathering.repair(repair))
-    }
-
-    /// New spares come in, and answer a roll call of their own. `None` when all is well.
-    fn admit_recruits(&mut self) -> Option<Event> {
-        match self.gathering.admit_recruits()? {
-            Event::Done => match self.revoke_and_count() {
-                Event::Counted(_) => None,
-                failed => Some(failed),
-            },
-            failed => Some(failed),
-        }
+        self.gathering.repair(repair)
     }
 
     /// `Action::Agree`: every pair is connected while all live, and all know who is here.

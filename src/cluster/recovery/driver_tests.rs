@@ -141,18 +141,6 @@ impl Membership for Script {
     fn await_call(&mut self, _: &[u32], _: &mut dyn FnMut()) -> Call {
         Call::Abandoned
     }
-    fn recruit(&mut self, _: usize, _: &[String]) -> Result<(), SpawnError> {
-        self.spawn.clone()
-    }
-    fn recruits(&self) -> usize {
-        0
-    }
-    fn recruits_wait(&mut self) -> bool {
-        false
-    }
-    fn admit(&mut self, _: usize) -> Result<(), CommError> {
-        self.call("admit")
-    }
     fn failed_spares(&mut self) -> Vec<usize> {
         Vec::new()
     }

@@ -28,8 +28,6 @@ pub(super) struct Answer {
     pub overdue: bool,
     /// Which spawn brought it, 0 for the first-born: those are promoted last.
     pub born: u32,
-    /// How many spares it has started that wait to be admitted.
-    pub recruits: usize,
     /// Nodes of that world; 0 from whoever does not know it.
     pub nodes: usize,
     /// Its process.
@@ -39,12 +37,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    const WORDS: usize = 12 + HOST_WORDS;
+    const WORDS: usize = 11 + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let p = self.descent;
         let mut words = [0; Self::WORDS];
-        words[..12].copy_from_slice(&[
+        words[..11].copy_from_slice(&[
             self.slot.map_or(NO_SLOT, |slot| slot as u64),
             self.ranks as u64,
             u64::from(self.step.is_some()),
@@ -55,10 +53,9 @@ impl Answer {
             u64::from(self.overdue),
             u64::from(self.born),
             u64::from(self.pid),
-            self.recruits as u64,
             self.nodes as u64,
         ]);
-        words[12..].copy_from_slice(&wire::of_text::<HOST_WORDS>(&self.host));
+        words[11..].copy_from_slice(&wire::of_text::<HOST_WORDS>(&self.host));
         words
     }
 
@@ -71,9 +68,8 @@ impl Answer {
             overdue: w[7] == 1,
             born: w[8] as u32,
             pid: w[9] as u32,
-            recruits: w[10] as usize,
-            nodes: w[11] as usize,
-            host: wire::to_text(&w[12..]),
+            nodes: w[10] as usize,
+            host: wire::to_text(&w[11..]),
         }
     }
 }
@@ -125,11 +121,6 @@ impl Roll {
     /// Whether spares are among the living.
     pub fn has_spares(&self) -> bool {
         self.0.iter().any(|a| a.slot.is_none())
-    }
-
-    /// The first spare that has recruits.
-    pub fn recruiter(&self) -> Option<usize> {
-        self.0.iter().position(|a| a.slot.is_none() && a.recruits > 0)
     }
 
     /// Whether the gathering is a world already: ranks only, in their order.
@@ -272,8 +263,8 @@ mod tests {
     fn answer(slot: usize, step: Option<u64>) -> Answer {
         let (descent, host) = (Descent::default(), "here".to_string());
         let slot = Some(slot);
-        let (overdue, born, recruits, nodes, pid) = (false, 0, 0, 1, 7);
-        Answer { slot, ranks: 4, step, descent, overdue, born, recruits, nodes, pid, host }
+        let (overdue, born, nodes, pid) = (false, 0, 1, 7);
+        Answer { slot, ranks: 4, step, descent, overdue, born, nodes, pid, host }
     }
 
     fn spare() -> Answer {
@@ -383,13 +374,13 @@ mod tests {
             slot in proptest::option::of(0usize..4), step in any::<Option<u64>>(),
             rung in 0usize..9, tries in any::<u32>(), roll_calls in any::<u32>(),
             overdue in any::<bool>(), born in any::<u32>(), pid in any::<u32>(),
-            recruits in 0usize..9, nodes in 0usize..9,
+            nodes in 0usize..9,
         ) {
             let descent = Descent { rung, tries, roll_calls };
             let host = "a host".to_string();
             let ranks = 4;
             let answer = Answer {
-                slot, ranks, step, descent, overdue, born, recruits, nodes, pid, host,
+                slot, ranks, step, descent, overdue, born, nodes, pid, host,
             };
             prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
         }

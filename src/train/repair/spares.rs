@@ -1,4 +1,4 @@
-//! Spares as the ranks see them: which are known to be dead, and whether new ones wait to come in.
+//! Spares as the ranks see them: which are known to be dead, and what became of them.
 
 use std::collections::BTreeSet;
 
@@ -8,23 +8,9 @@ use crate::observe::event::Kind;
 use crate::train::record::journal::Journal;
 use crate::train::state::rank::Rank;
 
-/// New spares on their way in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Recruits {
-    /// Nobody has started any.
-    #[default]
-    None,
-    /// The writer has heard of them, and asks for a gathering.
-    Known,
-    /// All have agreed to gather before the next step.
-    Agreed,
-}
-
 /// What one rank knows of the spares.
 #[derive(Debug, Default)]
 pub struct Spares {
-    /// Known to the writer, then agreed by all.
-    pub recruits: Recruits,
     /// Members known to be dead since the last repair.
     dead: BTreeSet<u32>,
 }
@@ -38,9 +24,6 @@ impl Spares {
     /// The writer's look, once per step: one that died is no failure of the world, only a line, and
     /// a shorter list for whoever reads `world.json`.
     pub fn look(&mut self, rank: &mut Rank, journal: &mut Journal) {
-        if self.recruits == Recruits::None && rank.comm.recruits_wait() {
-            self.recruits = Recruits::Known;
-        }
         let failed = rank.comm.failed_spares();
         if failed.len() == self.dead.len() {
             return;
@@ -69,10 +52,6 @@ impl Spares {
                 None if self.dead.contains(&spare.member) => {}
                 None => say(spare.member, "lost"),
             }
-        }
-        let known = |member: &u32| before.members.iter().any(|m| m.member == *member);
-        for spare in rank.world.spares().filter(|spare| !known(&spare.member)) {
-            say(spare.member, "joined");
         }
         self.dead.clear();
     }

@@ -12,7 +12,7 @@ use crate::train::TrainError;
 use crate::train::record::repairs::{Begin, Repair, report_notes};
 use crate::train::record::{Record, evaluations};
 use crate::train::repair::size::Resizer;
-use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::repair::spares::Spares;
 use crate::train::repair::take_over::Repairing;
 use crate::train::state::incoming::Way;
 use crate::train::state::rank::Rank;
@@ -75,8 +75,6 @@ pub fn repair(
     error: &CommError,
 ) -> Result<(), TrainError> {
     rank.process.at(Point::InRepair);
-    let planned = std::mem::take(&mut spares.recruits) == Recruits::Agreed;
-    let begun = rank.clock.now();
     let detect = record.keeper.seconds_since_fault();
     let before = rank.world.clone();
     let (policy, of_growth) = (&rank.plan.policy, lasting.tries.unproved.of_growth());
@@ -98,28 +96,16 @@ pub fn repair(
         (true, false) => lasting.resizer.shrunk(rank.clock.now()),
         (false, _) => {}
     }
-    let refilled = planned && repaired.lost.is_empty();
     if rank.reports() {
         report_notes(rank, &mut record.journal, &repaired.notes);
-        let kind = match refilled {
-            true => {
-                let seconds = (rank.clock.now() - begun).as_secs_f64();
-                Kind::Phase { name: "refill".into(), seconds }
-            }
-            false => {
-                let phase = rank.process.met_in().to_string();
-                Kind::FailureDetected { phase, error: error.to_string() }
-            }
-        };
-        record.event(rank, kind);
+        let phase = rank.process.met_in().to_string();
+        record.event(rank, Kind::FailureDetected { phase, error: error.to_string() });
         tell(rank, record, spares, &before, (&repaired, &given));
     }
     if rank.is_writer() {
         record.take_over(rank);
     }
-    if !refilled {
-        record.repairs.add(repair_of(rank, repaired));
-    }
+    record.repairs.add(repair_of(rank, repaired));
     evaluations::make_up(rank, &mut record.journal);
     survived(rank, record);
     Ok(())

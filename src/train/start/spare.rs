@@ -12,7 +12,6 @@ use crate::cluster::recovery::{Called, Hooks, Participant, Remark, answer_call};
 use crate::cluster::resident::Ahead;
 use crate::cluster::world::World;
 use crate::config::Point;
-use crate::observe::notice::act_on;
 
 use crate::train::TrainError;
 use crate::train::plan::policy;
@@ -26,9 +25,6 @@ use crate::train::state::process::Process;
 use crate::train::state::slot_files::SlotFiles;
 use crate::train::trainer::Trainer;
 
-/// Starts of new spares that may fail before this spare tries no more.
-const REFUSALS_MAX: u32 = 3;
-
 /// Waits until the run ends (`None`), or this process becomes a rank.
 ///
 /// # Errors
@@ -40,21 +36,10 @@ pub(super) fn wait(
 ) -> Result<Option<Trainer>, TrainError> {
     let policy = policy(&around.arguments.config);
     let mut spare = WaitingSpare::new(around, preparation);
-    let mut neighbours = None;
-    if around.arguments.join.is_none() {
-        neighbours = Some(spare.meet_the_world(comm.as_mut())?);
-    }
+    let mut neighbours = spare.meet_the_world(comm.as_mut())?;
     loop {
-        // A recruit comes into a gathering; it was called before it came.
-        let call = match &neighbours {
-            Some(pids) => {
-                spare.refill(comm.as_mut());
-                spare.look_ahead();
-                comm.await_call(pids, &mut || spare.idle())
-            }
-            None => Call::Gather,
-        };
-        match call {
+        spare.look_ahead();
+        match comm.await_call(&neighbours, &mut || spare.idle()) {
             Call::Gather => {}
             Call::Dismissed => {
                 comm.finalize();
@@ -71,9 +56,7 @@ pub(super) fn wait(
             return Err(TrainError::Unready(why));
         }
         match called? {
-            Called::Waits(pids, refills) => {
-                (neighbours, spare.refills) = (Some(pids), refills);
-            }
+            Called::Waits(pids) => neighbours = pids,
             Called::Seated(world, _) => {
                 let Some((state, prepared)) = spare.ready else {
                     let text = "a spare became a rank without a state";
@@ -96,9 +79,6 @@ struct WaitingSpare<'a, 'scope> {
     around: &'a Surroundings,
     preparation: &'a mut Preparation<'scope>,
     process: Process,
-    /// How many spares wait, if it is this one's part to start the missing.
-    refills: Option<usize>,
-    refusals: u32,
     /// The slots of those whom it may replace.
     ahead: Ahead,
     /// Once it receives a state.
@@ -113,8 +93,6 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
             around,
             preparation,
             process: rank::process_of(around, 1, waiting(around)),
-            refills: None,
-            refusals: 0,
             ahead: Ahead::default(),
             ready: None,
             unready: None,
@@ -130,24 +108,6 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
         })?;
         self.process.who = rank::participant(self.around, world.attempt);
         Ok(world.pids_on(&self.process.who.host))
-    }
-
-    /// The first spare starts those that are missing, beside the steps of the ranks.
-    fn refill(&mut self, comm: &mut dyn Membership) {
-        let recovery = &self.around.arguments.config.recovery;
-        let wanted = recovery.spares.unwrap_or(0) as usize;
-        let missing = match self.refills {
-            Some(waiting) if recovery.refill_spares => wanted.saturating_sub(waiting),
-            _ => 0,
-        };
-        if missing == 0 || comm.recruits() > 0 || self.refusals >= REFUSALS_MAX {
-            return;
-        }
-        if let Err(error) = comm.recruit(missing, &self.process.who.arguments) {
-            self.refusals += 1;
-            let refusals = self.refusals;
-            act_on(&format!("no new spares (refusal {refusals} of {REFUSALS_MAX}): {error}"));
-        }
     }
 
     /// What is mapped goes first: a file that is removed keeps its memory until then.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::mpi::{JoinArguments, launchers_rank, under_mpirun};
+use crate::cluster::comm::mpi::{launchers_rank, under_mpirun};
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::config::{FaultKind, Point, Shown, StagingMode, identity, resolve_owners};
 use crate::data::staging::porter::{self, Porter};
@@ -39,13 +39,11 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// What this process was started as. Spares are those beyond the world's ranks, and those that
-    /// were started as spares later.
+    /// What this process was started as. Spares are those of the first-born that are beyond the
+    /// world's ranks.
     pub(super) fn told(arguments: &TrainArguments) -> Self {
-        let waits = match arguments.join.as_deref().map(JoinArguments::parse) {
-            Some(join) => join.is_ok_and(|join| join.spares),
-            None => launchers_rank().is_some_and(|rank| rank >= arguments.config.run.ranks),
-        };
+        let is_beyond = |rank| rank >= arguments.config.run.ranks;
+        let waits = arguments.join.is_none() && launchers_rank().is_some_and(is_beyond);
         Self::of(arguments, waits)
     }
 

@@ -94,7 +94,6 @@ mod tests {
         assert_eq!(met_in(&[Point::InAllReduce, Point::BeforeVote, Point::AfterVote]), "vote");
         assert_eq!(met_in(&[Point::InResize, Point::AfterVote, Point::InSpawn]), "resize");
         assert_eq!(met_in(&[Point::InEvaluation, Point::AfterVote]), "evaluation");
-        assert_eq!(met_in(&[Point::InRefill, Point::InRepair]), "refill");
         assert_eq!(met_in(&[Point::InComparison, Point::InRepair]), "comparison");
         assert_eq!(met_in(&[Point::InFinalize, Point::Over]), "finish");
     }

@@ -12,14 +12,10 @@ pub struct JoinArguments {
     pub ranks: Vec<usize>,
     /// Ranks of the repaired world.
     pub world_ranks: usize,
-    /// They become spares: `ranks` only numbers them.
-    pub spares: bool,
     /// Who starts them: without it they never become members.
     pub leader: Mark,
 }
 
-/// Ends the argument of those that become spares.
-const SPARES: &str = "/spares";
 /// A `--join` argument that no leader wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
@@ -29,13 +25,12 @@ const SPARES: &str = "/spares";
 pub struct JoinSyntax(pub String);
 
 impl JoinArguments {
-    /// `ATTEMPT/WORLD_RANKS/RANK,RANK.../LEADER[/spares]`
+    /// `ATTEMPT/WORLD_RANKS/RANK,RANK.../LEADER`
     pub fn to_argument(&self) -> String {
         let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
-        let kind = if self.spares { SPARES } else { "" };
         let (attempt, world_ranks, ranks) =
             (self.attempt_of_join, self.world_ranks, ranks.join(","));
-        format!("{attempt}/{world_ranks}/{ranks}/{:x}{kind}", self.leader.word())
+        format!("{attempt}/{world_ranks}/{ranks}/{:x}", self.leader.word())
     }
 
     /// Reads what [`Self::to_argument`] wrote.
@@ -47,16 +42,14 @@ impl JoinArguments {
     }
 
     fn read(text: &str) -> Option<Self> {
-        let spares = text.ends_with(SPARES);
-        let mut parts = text.strip_suffix(SPARES).unwrap_or(text).split('/');
+        let mut parts = text.split('/');
         let attempt_of_join = parts.next()?.parse().ok()?;
         let world_ranks: usize = parts.next()?.parse().ok()?;
         let ranks: Vec<usize> =
             parts.next()?.split(',').map(|rank| rank.parse().ok()).collect::<Option<_>>()?;
         let leader = Mark::from_word(u64::from_str_radix(parts.next()?, 16).ok()?);
-        let in_world = |rank: &usize| *rank < world_ranks || spares;
-        let sound = parts.next().is_none() && ranks.iter().all(in_world);
-        sound.then_some(Self { attempt_of_join, ranks, world_ranks, spares, leader })
+        let sound = parts.next().is_none() && ranks.iter().all(|rank| *rank < world_ranks);
+        sound.then_some(Self { attempt_of_join, ranks, world_ranks, leader })
     }
 }
 
@@ -68,20 +61,19 @@ mod tests {
     proptest! {
         #[test]
         fn join_arguments_survive_the_command_line(
-            attempt_of_join in any::<u32>(), spares in any::<bool>(), leader in any::<u64>(),
+            attempt_of_join in any::<u32>(), leader in any::<u64>(),
             (world_ranks, ranks) in (1_usize..5000).prop_flat_map(|n| {
                 (Just(n), proptest::collection::vec(0..n, 1..20))
             }),
         ) {
             let leader = Mark::from_word(leader);
-            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks, spares, leader };
+            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks, leader };
             prop_assert_eq!(JoinArguments::parse(&arguments.to_argument()), Ok(arguments));
         }
 
         #[test]
         fn what_no_leader_wrote_is_refused_not_panicked_on(text in "[0-9,/x-]{0,16}") {
             if let Ok(arguments) = JoinArguments::parse(&text) {
-                prop_assert!(!arguments.spares);
                 prop_assert!(arguments.ranks.iter().all(|rank| *rank < arguments.world_ranks));
                 prop_assert!(!arguments.ranks.is_empty());
             }

@@ -60,13 +60,9 @@ pub enum JoinPoint {
     Agree,
 }
 
-/// Where spares stand in the order of a merged world: behind everybody.
-const SPARE_PLACE: usize = 1 << 20;
-
 // ---- the replacement's side ----
 
-/// Starts MPI in a replacement and makes it a member of what it returns: the world, or the
-/// gathering in which it waits.
+/// Starts MPI in a replacement and makes it a member of the world.
 pub(super) fn join(
     arguments: &JoinArguments,
     reached: &mut dyn FnMut(JoinPoint),
@@ -102,15 +98,9 @@ fn meet(
     reached(JoinPoint::Merge);
     let all = bridge.merge_high()?;
     reached(JoinPoint::Reorder);
-    if arguments.spares {
-        let gathering = all.reorder(SPARE_PLACE + slot)?;
-        reached(JoinPoint::Agree);
-        meet_all(&gathering, Expected::Anywhere)?;
-        return Ok(gathering);
-    }
     let world = all.reorder(slot)?;
     reached(JoinPoint::Agree);
-    meet_all(&world, Expected::At { rank: slot, ranks: arguments.world_ranks })?;
+    meet_all(&world, slot, arguments.world_ranks)?;
     Ok(world)
 }
 
@@ -123,21 +113,9 @@ fn hello() -> [u8; HELLO_BYTES] {
     body
 }
 
-/// Where a process has to be in a communicator that has just been merged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// Spares wait wherever they are.
-    Anywhere,
-    /// At its rank, in a world of so many.
-    At { rank: usize, ranks: usize },
-}
-
-/// The last step on both sides: everybody is in and in place, or the new world is no good.
-pub(super) fn meet_all(world: &Comm, expected: Expected) -> Result<(), CommError> {
-    let in_place = match expected {
-        Expected::Anywhere => true,
-        Expected::At { rank, ranks } => world.rank() == Ok(rank) && world.size() == Ok(ranks),
-    };
+/// The last step on both sides: everybody is in and at its rank, or the new world is no good.
+fn meet_all(world: &Comm, rank: usize, ranks: usize) -> Result<(), CommError> {
+    let in_place = world.rank() == Ok(rank) && world.size() == Ok(ranks);
     let met = world.barrier();
     if met.is_err() {
         revoke(world);
@@ -170,10 +148,10 @@ pub(super) struct Merged {
 }
 
 /// Disarms the alarm wherever the attempt ends.
-pub(super) struct Watchdog;
+struct Watchdog;
 
 impl Watchdog {
-    pub(super) fn arm(seconds: u32) -> Self {
+    fn arm(seconds: u32) -> Self {
         os::die_after(
             seconds,
             "kintsugi: bringing in a replacement hung; this rank gives way to the others\n",
@@ -190,7 +168,7 @@ impl Drop for Watchdog {
 
 /// What the leader holds of the processes it started.
 #[derive(Debug)]
-pub(super) struct Newcomers {
+struct Newcomers {
     /// Leader and replacements.
     merged: Comm,
     /// Replacements on this machine, to be killed if the attempt is given up; else they would
@@ -199,7 +177,7 @@ pub(super) struct Newcomers {
 }
 
 impl Newcomers {
-    pub(super) fn give_up(&self) {
+    fn give_up(&self) {
         revoke(&self.merged);
         kill_all(&self.pids);
     }
@@ -232,24 +210,23 @@ pub(super) fn spawn_and_merge(
     };
     let newcomers = agree_on_spawn(survivors, spawned)?;
     reached(Point::InMerge);
-    let world = connect(survivors, 0, newcomers.as_ref(), request.my_rank);
+    let world = connect(survivors, newcomers.as_ref(), request.my_rank);
     let comm = world.inspect_err(|_| {
         if let Some(newcomers) = &newcomers {
             newcomers.give_up();
         }
         revoke(survivors);
     })?;
-    let expected = Expected::At { rank: request.my_rank, ranks: request.ranks };
-    let settled = meet_all(&comm, expected);
+    let settled = meet_all(&comm, request.my_rank, request.ranks);
     Ok(Merged { comm, settled })
 }
 
 /// Why there is nobody to merge with.
 #[derive(Debug)]
-pub(super) struct Born {
+struct Born {
     /// The runtime started processes (some died, or did not answer).
     started: bool,
-    pub(super) error: MpiError,
+    error: MpiError,
 }
 
 impl Born {
@@ -265,39 +242,28 @@ fn spawn(
     request: &SpawnRequest,
     hosts: &[u64],
 ) -> Result<Option<Newcomers>, Born> {
-    let count = request.lost.len();
+    let (count, limits) = (request.lost.len(), &leader.limits);
     let join = JoinArguments {
         attempt_of_join: leader.attempt_of_join,
         ranks: request.lost.clone(),
         world_ranks: request.ranks,
-        spares: false,
         leader: Mark::own(),
     };
-    let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
-    start(&leader.limits, &join, request.arguments.clone(), host.as_deref()).map(Some)
-}
-
-/// Starts them, hears from each, merges with them.
-pub(super) fn start(
-    limits: &Limits,
-    join: &JoinArguments,
-    mut arguments: Vec<String>,
-    host: Option<&str>,
-) -> Result<Newcomers, Born> {
-    let refused = |error| Born { started: false, error };
-    let count = join.ranks.len();
+    let mut arguments = request.arguments.clone();
     arguments.extend(["--join".to_owned(), join.to_argument()]);
+    let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
+    let refused = |error| Born { started: false, error };
     let program = program().map_err(refused)?;
     os::die_after(
         limits.spawn_seconds,
         "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
     );
-    let inter = mpi::spawn(&program, &arguments, count, host).map_err(refused)?;
+    let inter = mpi::spawn(&program, &arguments, count, host.as_deref()).map_err(refused)?;
     os::alarm(limits.attempt_seconds);
     let (pids, heard) = hear(&inter, count, limits.hello);
     let merged = heard.and_then(|()| inter.merge_low().map_err(Born::stillborn));
     match merged {
-        Ok(merged) => Ok(Newcomers { merged, pids }),
+        Ok(merged) => Ok(Some(Newcomers { merged, pids })),
         Err(born) => {
             kill_all(&pids);
             Err(born)
@@ -415,14 +381,13 @@ fn refusal(class: i32, leaders: Option<&Born>) -> String {
     }
 }
 
-/// Bridge, merge, reorder; each agreed on before the next. `leader` is who started the newcomers.
-pub(super) fn connect(
+/// Bridge, merge, reorder; each agreed on before the next.
+fn connect(
     survivors: &Comm,
-    leader: usize,
     newcomers: Option<&Newcomers>,
     my_rank: usize,
 ) -> Result<Comm, SpawnError> {
-    let bridge = survivors.bridge(leader, newcomers.map(|newcomers| &newcomers.merged), 1);
+    let bridge = survivors.bridge(0, newcomers.map(|newcomers| &newcomers.merged), 1);
     // On error the others sit in a broadcast on the survivors' communicator.
     let bridge = agree_on(survivors, bridge, survivors, "MPI_Intercomm_create")?;
     let all = bridge.merge_low();

@@ -14,8 +14,6 @@ use crate::cluster::comm::{Call, CommError};
 
 /// Of the message that dismisses a spare at the end of a run.
 const DISMISSAL_TAG: u16 = 6;
-/// Of the message that says that recruits wait.
-const RECRUITS_TAG: u16 = 7;
 /// How often a spare looks (measured: 0.15 % of a core beside short steps, under 2 % beside
 /// all-reduces of 95 MB, which it helps along).
 const LOOK: Duration = Duration::from_millis(10);
@@ -143,23 +141,6 @@ impl Spares {
         if let Some(bell) = bell.take() {
             bell.ring();
         }
-    }
-
-    /// Of a spare: says that recruits wait, to whoever is rank 0 now.
-    pub(super) fn announce_recruits(&self, pool: &Comm) {
-        let Standing::Spare { ranks } = &self.part else { return };
-        if let Some(leader) = ranks.first()
-            && let Err(error) = pool.notify(*leader, RECRUITS_TAG)
-        {
-            tracing::debug!("recruits could not be announced: {error}");
-        }
-    }
-
-    /// Of a rank: whether a spare has said that it has recruits.
-    pub(super) fn noticed_recruits(&self) -> bool {
-        let Standing::Rank { pool, waiting, .. } = &self.part else { return false };
-        // A dead spare's recruits are gone with it.
-        waiting.iter().any(|spare| pool.noticed(*spare, RECRUITS_TAG).unwrap_or(false))
     }
 
     /// From now on everybody is gathered; a rank gets its pool.

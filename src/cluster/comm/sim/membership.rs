@@ -74,24 +74,6 @@ impl Membership for SimComm {
         }
     }
 
-    /// Only replacements are started here.
-    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
-        Err(SpawnError::Refused("simulated spares start nobody".into()))
-    }
-
-    fn recruits(&self) -> usize {
-        0
-    }
-
-    fn recruits_wait(&mut self) -> bool {
-        false
-    }
-
-    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
-        let text = "simulated spares start nobody".to_owned();
-        Err(CommError::Fatal { call: "admit", class: 0, text })
-    }
-
     fn failed_spares(&mut self) -> Vec<usize> {
         self.board.dead_spares(self.process)
     }

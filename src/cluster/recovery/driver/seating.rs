@@ -125,20 +125,6 @@ impl<'a> Gathering<'a> {
         self.comm.all_gather_u64(&resident.to_words())
     }
 
-    /// New spares that wait come in where nobody is lost: a repair is not held up by them. `None`
-    /// where there are none.
-    pub(super) fn admit_recruits(&mut self) -> Option<Event> {
-        let recruiter = self.roll.recruiter().filter(|_| self.lost.is_empty())?;
-        let begun = self.hooks.now();
-        let admitted = self.comm.admit(recruiter);
-        self.add("merge", begun);
-        Some(match admitted {
-            Ok(()) => Event::Done,
-            Err(error) if error.starts_recovery() => Event::Failed(error.to_string()),
-            Err(error) => Event::Hopeless(error.to_string()),
-        })
-    }
-
     /// The world gets its new size. Spares are used whatever the rung is.
     pub(super) fn repair(&mut self, repair: Repair) -> Event {
         if self.roll.has_spares() {
@@ -278,14 +264,6 @@ impl<'a> Gathering<'a> {
             }
         }
         pids
-    }
-
-    /// For the first spare: how many wait.
-    pub(super) fn first_of_the_waiting(&self) -> Option<usize> {
-        let waits = |place: &usize| self.seats[*place].is_none();
-        let first = (0..self.seats.len()).find(waits)?;
-        let all = (0..self.seats.len()).filter(waits).count();
-        (first == self.comm.rank()).then_some(all)
     }
 
     /// Those without a seat, in the gathering's order.
