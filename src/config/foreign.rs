@@ -93,8 +93,8 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["refill_spares"],
         "it was not dependable and is gone: behind the last spare the next rung of \
-         `recovery.ladder` is taken, or the run is renewed (\"restart\" without \"respawn\"); leave \
-         the key out",
+         `recovery.ladder` is taken, or the run is renewed (\"restart\" without \"respawn\"); \
+         leave the key out",
     ),
 ];
 

@@ -290,8 +290,8 @@ pub enum Kind {
         pid: u32,
     },
     /// phase: what the rank that tells of it was at when it met the failure: step (loading and
-    /// computing), all_reduce, vote, evaluation, comparison (of the replicas), resize, finish. Other
-    /// ranks may have met the same failure elsewhere.
+    /// computing), all_reduce, vote, evaluation, comparison (of the replicas), resize, finish.
+    /// Other ranks may have met the same failure elsewhere.
     FailureDetected {
         phase: String,
         error: String,
