@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_request_survives_an_agreement_of_all() {
-        for index in 0..7 {
+        for index in 0..Requests::default().bits().len() {
             let mut asks = Requests::default();
             *asks.bits()[index].0 = true;
             let flags = to_flags(Ballot::Yes, asks) & to_flags(Ballot::Yes, Requests::default());
