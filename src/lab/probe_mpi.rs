@@ -19,7 +19,7 @@ use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::mpi::loopback;
 use crate::config::Shown;
 use crate::launch::LaunchError;
-use crate::launch::attempt::mpirun;
+use crate::launch::attempt::{mpirun, preload};
 use crate::run_folder::launcher;
 
 mod rank;
@@ -297,7 +297,9 @@ pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, St
         .stderr(Stdio::piped());
     process::supervise(&mut command, os::Signal::Kill);
     let start = Instant::now();
-    let child = command.spawn().map_err(cannot("start mpirun"));
+    let cured = preload::cure(&mut command, &folder);
+    let cured = cured.map_err(cannot(format!("write into {}", folder.shown())));
+    let child = cured.and_then(|()| command.spawn().map_err(cannot("start mpirun")));
     let observed = child.and_then(|child| observe(child, scenario.limit));
     // Best effort: leftovers of a killed mpirun; nothing else lives there.
     let _ = std::fs::remove_dir_all(&folder);

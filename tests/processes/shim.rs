@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kintsugi::launch::attempt::preload::{self, PRELOAD_VARIABLE};
 use kintsugi_ffi::{os, process};
 
-use crate::support::alone;
+use crate::support::{alone, kintsugi, start};
 
 /// Ranks of one mpirun; all but two are killed one after another.
 const RANKS: u64 = 12;
@@ -174,4 +174,25 @@ fn a_descriptor_that_mpirun_closes_leaves_its_event_loop() {
     let elsewhere = says("rank", library);
     assert!(elsewhere.contains("same number: forgotten"), "{elsewhere}");
     assert!(elsewhere.contains("preloaded for children: nothing\n"), "{elsewhere}");
+}
+
+#[test]
+fn the_probes_mpirun_is_loaded_with_the_cure() {
+    let _turn = alone();
+    let mut command = kintsugi();
+    let mut probe = start(command.args(["probe", "mpi", "-n", "2", "--sequence", "2"]), RUN_LIMIT);
+    let children = format!("/proc/{0}/task/{0}/children", probe.pid());
+    let is_cured = |pid: &str| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.contains("libclosed_descriptors.so")
+    };
+    let mut cured = false;
+    while !cured && !probe.has_ended() {
+        let pids = std::fs::read_to_string(&children).unwrap_or_default();
+        cured = pids.split_whitespace().any(is_cured);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ended = probe.wait();
+    assert!(cured, "{}", ended.stderr);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }

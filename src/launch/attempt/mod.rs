@@ -22,7 +22,6 @@ pub mod preload;
 pub mod runtime;
 
 use mpirun::Plan;
-use preload::PRELOAD_VARIABLE;
 
 /// How long mpirun may take to end after SIGTERM (measured: half a second).
 const TERMINATE_MAX: Duration = Duration::from_secs(3);
@@ -56,10 +55,8 @@ impl Attempt {
         for name in environment.unset {
             command.env_remove(name);
         }
-        let theirs = std::env::var_os(PRELOAD_VARIABLE);
-        let preload = preload::lay_down(&plan.folders.temporary, theirs.as_deref())
+        preload::cure(&mut command, &plan.folders.temporary)
             .map_err(io_error(format!("writing into {}", plan.folders.temporary.shown())))?;
-        command.envs(preload.map(|value| (PRELOAD_VARIABLE, value)));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         process::supervise(&mut command, Signal::Terminate);
         let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;

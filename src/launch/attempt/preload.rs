@@ -1,9 +1,10 @@
 //! What mpirun is loaded with besides its own libraries: the cure for a defect of PMIx's server
-//! (`ulfm-shim/launcher/closed_descriptors.c`), by `LD_PRELOAD`, from the attempt's private folder.
+//! (`ulfm-shim/launcher/closed_descriptors.c`), by `LD_PRELOAD`, from a private folder.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use kintsugi_ffi::launcher::CLOSED_DESCRIPTORS;
 use kintsugi_ffi::os;
@@ -11,6 +12,16 @@ use kintsugi_ffi::os;
 /// ld.so(8).
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 const FILE: &str = "libclosed_descriptors.so";
+
+/// Has `mpirun` loaded with the cure, which is written into `folder`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn cure(mpirun: &mut Command, folder: &Path) -> io::Result<()> {
+    let theirs = std::env::var_os(PRELOAD_VARIABLE);
+    mpirun.envs(lay_down(folder, theirs.as_deref())?.map(|value| (PRELOAD_VARIABLE, value)));
+    Ok(())
+}
 
 /// Writes the library into `folder`; the value of [`PRELOAD_VARIABLE`] that names it before
 /// `theirs`, what the user preloads. `None` where nothing may be loaded from there: the dynamic
