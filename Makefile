@@ -32,7 +32,7 @@ build: setup
 demo: build
 	$(kintsugi) experiment configs/experiment/demo.toml --out runs/demo
 
-# For unit tests our crate is compiled once more: unoptimised, which saves more than they lose by it.
+# For unit tests our crate is compiled once more: unoptimised, since optimising takes longer than they run.
 unit_tests := $(CARGO) --config profile.release.package.kintsugi.opt-level=0 test --release --locked --workspace --lib
 other_tests := $(CARGO) test --release --locked --workspace --test '*'
 
