@@ -33,7 +33,8 @@ demo: build
 	$(kintsugi) experiment configs/experiment/demo.toml --out runs/demo
 
 # For unit tests our crate is compiled once more: unoptimised, since optimising takes longer than they run.
-unit_tests := $(CARGO) --config profile.release.package.kintsugi.opt-level=0 test --release --locked --workspace --lib
+UNOPTIMISED ?= --config profile.release.package.kintsugi.opt-level=0
+unit_tests := $(CARGO) $(UNOPTIMISED) test --release --locked --workspace --lib
 other_tests := $(CARGO) test --release --locked --workspace --test '*'
 
 # What `test` runs, compiled: CI measures it as a part of its own, and compiles nothing beside real processes.

@@ -72,7 +72,7 @@ fn case(
     let Footprint { activations_bytes, weights_bytes, .. } =
         engine::footprint(&graph, &Device::default(), batch, threads, &Limits::none())?;
     let memory = (activations_bytes + weights_bytes) as f64 / (1 << 20) as f64;
-    let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
+    let evaluate = measure(threads, || engine.infer(&images, &labels, weights, None).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {
         format!("{:.1} ({:.1} at best) images/s", batch as f64 / median, batch as f64 / best)
     };

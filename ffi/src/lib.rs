@@ -4,9 +4,9 @@
 //! (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `regular`, `watch`,
 //! `pidfd`, `life`, `shared`, `mapping`, `spill`), the end of a process that cannot go on
 //! (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`),
-//! buffers that threads fill in pieces (`pieces`) and code that is compiled for wide registers too
-//! (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All
-//! `unsafe` of the project lives here (and in the device backends).
+//! resizing of pictures (`resize`), buffers that threads fill in pieces (`pieces`) and code that is
+//! compiled for wide registers too (`wide`). Each library has three levels: `sys` (1:1), `result`
+//! (codes to enums), safe. All `unsafe` of the project lives here (and in the device backends).
 
 pub mod affinity;
 pub mod allocator;
@@ -32,6 +32,7 @@ pub mod pieces;
 pub mod private;
 pub mod process;
 pub mod regular;
+pub mod resize;
 pub mod shared;
 pub mod spill;
 pub mod stream;

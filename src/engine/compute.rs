@@ -61,70 +61,13 @@ pub trait Compute {
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError>;
 
-    /// Forward only: loss and errors without dropout, with the running statistics.
-    fn evaluate(
+    /// Forward only: loss and errors without dropout, with the running statistics. Appends to
+    /// `logarithms` the (natural) one of the probability of each class, `[samples, classes]`.
+    fn infer(
         &mut self,
         images: &[f32],
         labels: &[u32],
         weights: &dyn WeightSource,
+        logarithms: Option<&mut Vec<f32>>,
     ) -> Result<Outcome, EngineError>;
-
-    /// Forward only, as in `evaluate`: appends the logarithm (natural) of the probability of each
-    /// class, `[samples, classes]`.
-    fn log_probabilities(
-        &mut self,
-        images: &[f32],
-        samples: usize,
-        weights: &dyn WeightSource,
-        into: &mut Vec<f32>,
-    ) -> Result<(), EngineError>;
-}
-
-impl<C: Compute + ?Sized> Compute for Box<C> {
-    fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
-        (**self).prepare(samples)
-    }
-    fn renew(&mut self) {
-        (**self).renew();
-    }
-    fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
-        (**self).load(samples, weights)
-    }
-    fn foresee(&mut self, images: &Arc<Vec<f32>>) {
-        (**self).foresee(images);
-    }
-    fn watch(&mut self, watch: Watch) {
-        (**self).watch(watch);
-    }
-    fn take_expected(&mut self) -> Vec<Expected> {
-        (**self).take_expected()
-    }
-    fn train(
-        &mut self,
-        images: &[f32],
-        targets: Targets<'_>,
-        dropout_key: [u64; 3],
-        weights: &dyn WeightSource,
-        statistics: &mut [f32],
-        ready: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Outcome, EngineError> {
-        (**self).train(images, targets, dropout_key, weights, statistics, ready)
-    }
-    fn evaluate(
-        &mut self,
-        images: &[f32],
-        labels: &[u32],
-        weights: &dyn WeightSource,
-    ) -> Result<Outcome, EngineError> {
-        (**self).evaluate(images, labels, weights)
-    }
-    fn log_probabilities(
-        &mut self,
-        images: &[f32],
-        samples: usize,
-        weights: &dyn WeightSource,
-        into: &mut Vec<f32>,
-    ) -> Result<(), EngineError> {
-        (**self).log_probabilities(images, samples, weights, into)
-    }
 }

@@ -1,18 +1,20 @@
 //! Forward and backward on a device. Everybody outside opens an engine and holds a `Compute`.
 //!
 //! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` and
-//! `cuda` have the kernels that realise a plan, and run it.
+//! `cuda` have the kernels that realise a plan, and run it; `executor` keeps what they made.
 
 mod compute;
 mod cpu;
 pub mod cuda;
 mod error;
+mod executor;
 mod logarithms;
 pub mod memory;
 mod micro_batch;
 pub mod plan;
 mod seat;
 mod source;
+mod subject;
 mod targets;
 
 pub use compute::{Compute, Passing, Watch};
@@ -28,15 +30,16 @@ use std::collections::BTreeMap;
 use crate::config::{ConfigError, Device};
 use crate::model::Graph;
 use cpu::bf16;
-use cpu::executor::Executor;
 use cpu::team::Team;
 use cuda::convolutions::Precision;
+use executor::{Executor, Machine as _};
 use memory::arrange::Choice;
 use memory::far::Place;
 use memory::limits::Limits;
 use memory::shown::MemoryPlan;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
+use subject::Subject;
 
 /// An engine for the calling thread on a device, the process's only worker. Weights and gradients
 /// lie as `model::layout::of` has them. A device or precision that this version lacks is refused as
@@ -68,16 +71,7 @@ pub fn open_within(
     seat: Seat,
     limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    match asked(device)? {
-        Kind::Cpu(element) => {
-            let engine = Executor::new(graph, element, seat.threads)?;
-            Ok(Box::new(engine.freezing(frozen).within(limits.clone())))
-        }
-        Kind::Cuda(precision) => {
-            let engine = cuda::executor::Executor::new(graph, precision, seat, frozen, limits)?;
-            Ok(Box::new(engine))
-        }
-    }
+    Ok(machine(device, graph, frozen, seat, limits)?.engine())
 }
 
 /// An engine of which tests want to see what it reads: before every micro-batch its memory of
@@ -88,15 +82,45 @@ pub fn open_soiled(
     threads: usize,
     limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    match asked(device)? {
+    let mut machine = machine(device, graph, &[], Seat::only(threads), limits)?;
+    match &mut machine {
+        Machine::Cpu(machine) => machine.subject_mut().soiled = true,
+        Machine::Cuda(machine) => machine.subject_mut().soiled = true,
+    }
+    Ok(machine.engine())
+}
+
+/// What computes, on one of the devices that there are.
+enum Machine {
+    Cpu(Box<cpu::machine::Machine>),
+    Cuda(Box<cuda::machine::Machine>),
+}
+
+/// For the calling thread.
+fn machine(
+    device: &Device,
+    graph: &Graph,
+    frozen: &[bool],
+    seat: Seat,
+    limits: &Limits,
+) -> Result<Machine, EngineError> {
+    Ok(match asked(device)? {
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, element, threads)?;
-            Ok(Box::new(engine.within(limits.clone()).soiled()))
+            let subject = Subject::new(graph, element, frozen, limits);
+            Machine::Cpu(cpu::machine::Machine::new(subject, seat.threads)?.into())
         }
         Kind::Cuda(precision) => {
-            let seat = Seat::only(threads);
-            let engine = cuda::executor::Executor::new(graph, precision, seat, &[], limits)?;
-            Ok(Box::new(engine.soiled()))
+            let subject = Subject::new(graph, precision.element(), frozen, limits);
+            Machine::Cuda(cuda::machine::Machine::new(subject, precision, seat)?.into())
+        }
+    })
+}
+
+impl Machine {
+    fn engine(self) -> Box<dyn Compute> {
+        match self {
+            Self::Cpu(machine) => Box::new(Executor::new(*machine)),
+            Self::Cuda(machine) => Box::new(Executor::new(*machine)),
         }
     }
 }
@@ -205,11 +229,10 @@ pub fn check_room(
             Team::check(threads)
         }
         Kind::Cpu(element) => {
-            let engine = Executor::new(graph, element, threads)?;
-            let engine = engine.freezing(frozen).within(limits.clone());
+            let subject = Subject::new(graph, element, frozen, limits);
             let samples =
                 [(work.training, Direction::Training), (work.evaluation, Direction::Inference)];
-            engine.check(samples, work.workers)
+            cpu::machine::Machine::new(subject, threads)?.check(samples, work.workers)
         }
         Kind::Cuda(precision) => cuda::room::check(precision, graph, frozen, work, limits),
     }
@@ -279,16 +302,9 @@ pub fn memory_plan(
     threads: usize,
     limits: &Limits,
 ) -> Result<MemoryPlan, EngineError> {
-    match asked(device)? {
-        Kind::Cpu(element) => {
-            let engine = Executor::new(graph, element, threads)?;
-            engine.within(limits.clone()).memory_plan(batch.max(1))
-        }
-        Kind::Cuda(precision) => {
-            let seat = Seat::only(threads);
-            cuda::executor::Executor::new(graph, precision, seat, &[], limits)?
-                .memory_plan(batch.max(1))
-        }
+    match machine(device, graph, &[], Seat::only(threads), limits)? {
+        Machine::Cpu(machine) => machine.memory_plan(batch.max(1)),
+        Machine::Cuda(mut machine) => machine.memory_plan(batch.max(1)),
     }
 }
 
@@ -304,8 +320,8 @@ pub fn memory_choices(
     threads: usize,
     limits: &Limits,
 ) -> Result<Vec<Choice>, EngineError> {
-    let engine = Executor::new(graph, element(precision)?, threads)?;
-    engine.within(limits.clone()).choices(batch.max(1))
+    let subject = Subject::new(graph, element(precision)?, &[], limits);
+    cpu::machine::Machine::new(subject, threads)?.choices(batch.max(1))
 }
 
 /// Bytes of the near tier, copies of weights included, without which a micro-batch of training
@@ -320,17 +336,11 @@ pub fn smallest_budget(
     threads: usize,
     limits: &Limits,
 ) -> Result<u64, EngineError> {
-    match asked(device)? {
-        Kind::Cpu(element) => {
-            let engine = Executor::new(graph, element, threads)?;
-            engine.within(limits.clone()).smallest_budget(batch.max(1))
-        }
-        Kind::Cuda(precision) => {
-            let seat = Seat::only(threads);
-            cuda::executor::Executor::new(graph, precision, seat, &[], limits)?
-                .smallest_budget(batch.max(1))
-        }
-    }
+    let least_bytes = match machine(device, graph, &[], Seat::only(threads), limits)? {
+        Machine::Cpu(machine) => machine.smallest_budget(batch.max(1)),
+        Machine::Cuda(mut machine) => machine.smallest_budget(batch.max(1)),
+    };
+    Ok(least_bytes? as u64)
 }
 
 #[cfg(test)]

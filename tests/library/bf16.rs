@@ -60,7 +60,8 @@ pub fn check((case, kind): (&Case, &str), loss: f64, gradients: &[f32], statisti
     }
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let evaluated = |precision: &str| {
-        let outcome = open((case, kind), precision).evaluate(&case.images, &case.labels, weights);
+        let outcome =
+            open((case, kind), precision).infer(&case.images, &case.labels, weights, None);
         outcome.expect("a micro-batch").loss_sum
     };
     close(name, evaluated("bf16"), evaluated("f32"));

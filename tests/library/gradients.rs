@@ -179,7 +179,7 @@ fn check_inference(case: &Case, kind: &str) {
     let exact = exactly(case, &mode, Precision::Exact);
     let mut engine = open(case, kind);
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
-    let outcome = engine.evaluate(&case.images, &case.labels, weights).expect("a micro-batch");
+    let outcome = engine.infer(&case.images, &case.labels, weights, None).expect("a micro-batch");
     let error = (outcome.loss_sum - exact.loss).abs();
     assert!(error <= 1e-5 * exact.loss.abs().max(1.0), "{} {}", outcome.loss_sum, exact.loss);
     let wrong = |(row, &label): (&[f64], &u32)| {
@@ -194,7 +194,7 @@ fn check_inference(case: &Case, kind: &str) {
         let sum: f64 = logits.iter().map(|x| x.exp()).sum();
         for (class, x) in logits.iter().enumerate() {
             // With one sample the loss is its label's log-probability.
-            let outcome = engine.evaluate(image, &[class as u32], weights).expect("a sample");
+            let outcome = engine.infer(image, &[class as u32], weights, None).expect("a sample");
             assert!(((-outcome.loss_sum).exp() - x.exp() / sum).abs() < 1e-5);
         }
     }

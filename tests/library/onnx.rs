@@ -43,7 +43,7 @@ fn answers(model: &Imported) -> Vec<f32> {
     let mut engine = engine::open(&Device::default(), graph, 1).unwrap();
     let mut answers = Vec::new();
     let weights = Flat { parameters, statistics };
-    engine.log_probabilities(&images, BATCH, &weights, &mut answers).unwrap();
+    engine.infer(&images, &[0; BATCH], &weights, Some(&mut answers)).unwrap();
     answers
 }
 

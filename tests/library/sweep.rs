@@ -262,7 +262,7 @@ fn check(case: &Case, way: Way) -> Found {
     }
     let exact = exactly(case, &Mode::Inference { statistics: &kept }, precision);
     let mut given = Vec::new();
-    let answered = engine.log_probabilities(images, case.labels.len(), weights, &mut given);
+    let answered = engine.infer(images, &case.labels, weights, Some(&mut given));
     answered.expect("a micro-batch");
     let mut wanted = Vec::new();
     for row in exact.logits.chunks(CLASSES) {

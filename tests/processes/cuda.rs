@@ -170,23 +170,26 @@ fn the_asynchronous_exchange_on_cards_survives_a_kill() {
 }
 
 #[test]
-fn a_card_that_is_lost_costs_its_rank_and_no_bit() {
+fn a_card_that_is_lost_full_or_hung_costs_its_rank_and_no_bit() {
     let _turn = alone();
     let (calm, _) = played("cuda-whole", &[]);
-    for (name, plan) in [
-        ("cuda-illegal", "cuLaunchKernel=700@2000"),
-        ("cuda-broken", "cuLaunchKernel=214@2000"),
-        ("cuda-gone", "cuEventSynchronize=719@400"),
+    for (name, plan, says) in [
+        ("cuda-illegal", "cuLaunchKernel=700@2000", "the card is lost"),
+        ("cuda-broken", "cuLaunchKernel=214@2000", "the card is lost"),
+        ("cuda-gone", "cuEventSynchronize=719@400", "the card is lost"),
+        ("cuda-full", "cuMemAlloc=2@6", "the card is full"),
+        // It never answers.
+        ("cuda-hung", "cuEventSynchronize=-1@400", "no progress"),
     ] {
         let folder = run_dir(name);
         let once = folder.with_extension("once");
         let _ = std::fs::remove_file(&once);
-        let mut command = on_a_card(&folder, &[]);
+        let mut command = on_a_card(&folder, &["recovery.step_timeout=6s"]);
         command.env("KINTSUGI_FAKE_CUDA", plan).env("KINTSUGI_FAKE_CUDA_ONCE", &once);
         let ended = run(&mut command, LIMIT);
         assert!(once.exists(), "{name}: it never failed");
         assert_eq!(hash_of(name, &folder, &ended), (calm.clone(), 1), "{name}: {}", ended.stderr);
-        assert!(ended.stderr.contains("the card is lost"), "{name}: {}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{name}: {}", ended.stderr);
     }
 }
 

@@ -2,8 +2,7 @@
 //! normalise. A pure function of the image and of (seed, epoch, sample): threads and order of
 //! work never show in the result.
 
-use fast_image_resize::images::{CroppedImage, Image as Target, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use kintsugi_ffi::resize::{Part, Picture, Resizer};
 
 use crate::config::seed::{Stream, purpose};
 use crate::config::{Crop, Look};
@@ -213,7 +212,11 @@ impl Recipe {
         let part = CropBox { left, top, ..part };
         match self.cuts(view) && *shrink == Shrink::None {
             false => self.resize(bench, image, part)?,
-            true => self.resize_cut(bench, image, part)?,
+            true => {
+                let CropBox { left, top, width, height } = part;
+                let within = [left, top, width, height].map(|side| side as u32);
+                self.resize_part(bench, image, Part::Cut(within))?;
+            }
         }
         Ok(draws)
     }
@@ -236,8 +239,7 @@ impl Recipe {
     /// Leaves `part` of a checked image in the bench, as `size x size` pixels in the image's own
     /// channels.
     fn resize(&self, bench: &mut Bench, image: &Image, part: CropBox) -> Result<(), String> {
-        let Image { width, height, channels, pixels } = image;
-        let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+        let Image { width, height, pixels, .. } = image;
         bench.pixels.clear();
         let asked = f64::from(self.size);
         let whole = [part.left, part.top, part.width, part.height] == [0.0, 0.0, asked, asked];
@@ -245,36 +247,17 @@ impl Recipe {
             bench.pixels.extend_from_slice(pixels);
             return Ok(());
         }
-        bench.pixels.resize((self.size * self.size * channels) as usize, 0);
         // A product may reach over the edge by its rounding.
         let columns = part.width.min(f64::from(*width) - part.left);
         let rows = part.height.min(f64::from(*height) - part.top);
-        let options = ResizeOptions::new()
-            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-            .crop(part.left, part.top, columns, rows);
-        let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| e.to_string())?;
-        Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)
-            .map_err(|error| error.to_string())
-            .and_then(|mut target| {
-                let resized = bench.resizer.resize(&source, &mut target, &options);
-                resized.map_err(|error| error.to_string())
-            })
+        self.resize_part(bench, image, Part::Seen([part.left, part.top, columns, rows]))
     }
 
-    /// The same for a part in whole pixels, beyond which nothing is looked at.
-    fn resize_cut(&self, bench: &mut Bench, image: &Image, part: CropBox) -> Result<(), String> {
-        let Image { width, height, channels, pixels } = image;
-        let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+    fn resize_part(&self, bench: &mut Bench, image: &Image, part: Part) -> Result<(), String> {
+        let &Image { width, height, channels, ref pixels } = image;
+        let picture = Picture { width, height, channels, pixels };
         bench.pixels.resize((self.size * self.size * channels) as usize, 0);
-        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| text(&e))?;
-        let CropBox { left, top, width, height } = part;
-        let [left, top, columns, rows] = [left, top, width, height].map(|side| side as u32);
-        let source = CroppedImage::new(&source, left, top, columns, rows).map_err(|e| text(&e))?;
-        let mut target = Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)
-            .map_err(|e| text(&e))?;
-        bench.resizer.resize(&source, &mut target, &options).map_err(|e| text(&e))
+        bench.resizer.resize(picture, part, self.size, &mut bench.pixels)
     }
 
     /// Writes `pixels` (`size x size`, interleaved, 1 or 3 channels) as normalised planes,

@@ -1,26 +1,23 @@
-//! How a program comes to be within the limits of the near tier: planned, measured where its mode
-//! asks for prices, planned again.
+//! What the executor asks of processors: programs within the limits of the near tier, planned, and
+//! again where their steps were priced.
 
 use super::machine::{Held, Machine};
 use super::moving::Moving;
 use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
+use crate::engine::executor::{self, Unpriced};
 use crate::engine::memory::arrange::{
     Arranged, Choice, TooSmall, arrange, choices, guessed, least,
 };
 use crate::engine::memory::limits::Limits;
-use crate::engine::memory::outlook::{Compared, Outlook};
-use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
-use crate::engine::micro_batch::{Batch, of_zeros};
-use crate::engine::plan::builder::Request;
+use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Draft;
+use crate::engine::source::WeightSource;
+use crate::engine::subject::Subject;
 use crate::engine::targets::Outcome;
-
-/// Passes of zeros that are measured: the first one finds memory that is not there yet.
-const MEASURED: usize = 2;
 
 /// A program, before it has memory.
 struct Planned {
@@ -47,7 +44,7 @@ impl Machine {
                     continue;
                 }
             };
-            Moving::check(&self.limits, planned.arranged.far_bytes * workers as usize)?;
+            Moving::check(&self.subject.limits, planned.arranged.far_bytes * workers as usize)?;
         }
         most.map_or(Ok(()), |(_, refused)| Err(refused))
     }
@@ -56,23 +53,24 @@ impl Machine {
     /// near what they touch.
     pub fn smallest_budget(&self, samples: usize) -> Result<usize, EngineError> {
         // Of whatever may go within a budget.
-        let limits = Limits { budget_bytes: Some(0), ..self.limits.clone() };
+        let limits = Limits { budget_bytes: Some(0), ..self.subject.limits.clone() };
         let (program, ..) = self.smallest(&limits, (samples, Direction::Training))?;
-        Ok(program.weights_bytes(&self.layout) + program.plan.arena_bytes)
+        Ok(program.weights_bytes(&self.subject.layout) + program.plan.arena_bytes)
     }
 
     /// What would become of the values of training, by guessed prices.
     pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let Planned { draft, arranged, weights_bytes, .. } =
             self.fitting(batch, Direction::Training)?;
-        let (graph, limits) = (&self.graph, &self.limits);
+        let (graph, limits) = (&self.subject.graph, &self.subject.limits);
         Ok(MemoryPlan::within(&draft, graph, limits, arranged, weights_bytes))
     }
 
     /// All that the planner could do within the budget, by guessed prices.
     pub fn choices(&self, batch: usize) -> Result<Vec<Choice>, EngineError> {
         let Planned { draft, weights_bytes, .. } = self.fitting(batch, Direction::Training)?;
-        let budget = self.limits.budget_bytes.map_or(usize::MAX, |budget| budget - weights_bytes);
+        let budget =
+            self.subject.limits.budget_bytes.map_or(usize::MAX, |budget| budget - weights_bytes);
         Ok(choices(&draft, &guessed(&draft), budget))
     }
 
@@ -83,8 +81,7 @@ impl Machine {
         (batch, direction): (usize, Direction),
     ) -> Result<(Program, Draft, Arranged), EngineError> {
         let limits = limits.in_direction(direction);
-        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
-        let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
+        let (graph, request) = (&self.subject.graph, self.subject.request(batch, direction));
         let mut first = None;
         let program = Program::new(&self.team.context, request, limits.copies(), &mut |draft| {
             let arranged = least(&draft, graph, &limits);
@@ -102,15 +99,15 @@ impl Machine {
         batch: usize,
         direction: Direction,
     ) -> Result<Result<Planned, (usize, EngineError)>, EngineError> {
-        let (program, draft, arranged) = self.smallest(&self.limits, (batch, direction))?;
-        let weights_bytes = program.weights_bytes(&self.layout);
+        let (program, draft, arranged) = self.smallest(&self.subject.limits, (batch, direction))?;
+        let weights_bytes = program.weights_bytes(&self.subject.layout);
         let mut planned = Planned { program, draft, arranged, weights_bytes };
         let wanted_bytes = weights_bytes + planned.program.plan.arena_bytes;
-        let budget = self.limits.budget_bytes.unwrap_or(usize::MAX);
+        let budget = self.subject.limits.budget_bytes.unwrap_or(usize::MAX);
         if wanted_bytes <= budget {
             return Ok(Ok(planned));
         }
-        let limits = &self.limits.in_direction(direction);
+        let limits = &self.subject.limits.in_direction(direction);
         let wanted_bytes = match self.remote(&planned, limits, budget) {
             Ok(arranged) => {
                 planned.program.plan = arranged.draft.clone().place();
@@ -119,9 +116,13 @@ impl Machine {
             }
             Err(TooSmall { wanted_bytes }) => wanted_bytes,
         };
-        let plan =
-            MemoryPlan::of(&planned.draft, &self.graph, &planned.arranged, planned.weights_bytes);
-        let refused = self.limits.refusal((batch, direction), wanted_bytes, &plan.most());
+        let plan = MemoryPlan::of(
+            &planned.draft,
+            &self.subject.graph,
+            &planned.arranged,
+            planned.weights_bytes,
+        );
+        let refused = self.subject.limits.refusal((batch, direction), wanted_bytes, &plan.most());
         Ok(Err((wanted_bytes, refused)))
     }
 
@@ -135,7 +136,9 @@ impl Machine {
         let Planned { program, draft, weights_bytes, .. } = planned;
         let near = budget.saturating_sub(*weights_bytes).max(1);
         let arranged = match limits.mode {
-            MemoryMode::Unified => arrange(draft, &self.graph, limits, &guessed(draft), Some(near)),
+            MemoryMode::Unified => {
+                arrange(draft, &self.subject.graph, limits, &guessed(draft), Some(near))
+            }
             _ => Err(TooSmall { wanted_bytes: program.plan.arena_bytes }),
         };
         arranged.map_err(|TooSmall { wanted_bytes }| TooSmall {
@@ -147,11 +150,26 @@ impl Machine {
     fn fitting(&self, batch: usize, direction: Direction) -> Result<Planned, EngineError> {
         self.planned(batch, direction)?.map_err(|(_, refused)| refused)
     }
+}
 
-    /// A program for this batch size, with memory.
-    pub fn compile(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
+impl executor::Machine for Machine {
+    type Program = Held;
+
+    fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    fn subject_mut(&mut self) -> &mut Subject {
+        &mut self.subject
+    }
+
+    fn compile(
+        &mut self,
+        batch: usize,
+        direction: Direction,
+    ) -> Result<(Held, Option<Unpriced>), EngineError> {
         let Planned { program, draft, arranged, weights_bytes } = self.fitting(batch, direction)?;
-        let limits = self.limits.in_direction(direction);
+        let limits = self.subject.limits.in_direction(direction);
         let mut weights = Vec::with_capacity(program.weights.len());
         for (wanted, is_apart) in program.weights.iter().zip(program.are_apart()) {
             let copy = self.weights.acquire(wanted)?;
@@ -163,33 +181,23 @@ impl Machine {
         self.moving.reserve(&limits, arranged.far_bytes)?;
         self.reserve(&program.plan);
         self.programs += 1;
-        let (used, outlook, again, number) = (0, None, arranged.again(), self.programs);
-        let mut held = Held { batch, direction, program, weights, used, again, outlook, number };
+        let (again, number) = (arranged.again(), self.programs);
+        let mut held = Held { program, weights, again, number };
         let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
         if limits.mode.recomputes() {
-            let costs = self.measure(&mut held, &draft, &arranged)?;
-            self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
-        } else if limits.mode == MemoryMode::Unified || budget_bytes.is_some() {
+            return Ok((held, Some(Unpriced { draft, arranged, budget_bytes })));
+        }
+        if limits.mode == MemoryMode::Unified || budget_bytes.is_some() {
             // What a pager moves, and which copies of weights have room, hangs on no price.
-            let graph = &self.graph;
+            let graph = &self.subject.graph;
             let fitted = arrange(&draft, graph, &limits, &guessed(&draft), budget_bytes);
             self.hold(&mut held, &fitted.unwrap_or(arranged))?;
         }
-        Ok(held)
+        Ok((held, None))
     }
 
-    /// Takes the quickest arrangement by measured prices in place of the one at hand.
-    fn improve(&mut self, held: &mut Held, mut outlook: Outlook) -> Result<(), EngineError> {
-        let arranged = outlook.improve(&self.graph, &self.limits);
-        self.hold(held, arranged)?;
-        self.expected.push(outlook.expected(held.batch, held.near_bytes(&self.layout)));
-        held.outlook = Some(outlook);
-        Ok(())
-    }
-
-    /// Runs a program so from now on.
     fn hold(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
-        self.moving.reserve(&self.limits, arranged.far_bytes)?;
+        self.moving.reserve(&self.subject.limits, arranged.far_bytes)?;
         let plan = arranged.draft.clone().place();
         self.reserve(&plan);
         held.program.plan = plan;
@@ -198,48 +206,46 @@ impl Machine {
         Ok(())
     }
 
-    /// A pass whose time is compared with what was expected.
-    pub fn run_compared(
+    fn near_bytes(&self, held: &Held) -> usize {
+        held.program.plan.arena_bytes + held.program.weights_bytes(&self.subject.layout)
+    }
+
+    fn release(&mut self, held: Held) {
+        held.weights.into_iter().for_each(|at| self.weights.release(at));
+    }
+
+    fn run(&mut self, held: &mut Held, batch: Batch<'_>) -> Result<Outcome, EngineError> {
+        self.compute(held, batch, &mut |_, _| {})
+    }
+
+    fn run_timed(
         &mut self,
         held: &mut Held,
         batch: Batch<'_>,
-    ) -> Result<Outcome, EngineError> {
-        let mut outlook = held.outlook.take().expect("there is one to compare with");
+    ) -> Result<(Outcome, Vec<f64>), EngineError> {
         let mut of_steps = Vec::new();
-        let outcome = self.run(held, batch, &mut |_, took| of_steps.push(took))?;
-        let of = (held.batch, held.near_bytes(&self.layout));
-        match outlook.compare(&of_steps, of, &mut self.expected) {
-            Compared::Surprised => self.improve(held, outlook)?,
-            Compared::Stays => held.outlook = Some(outlook),
-        }
-        Ok(outcome)
+        let outcome = self.compute(held, batch, &mut |_, took| of_steps.push(took))?;
+        Ok((outcome, of_steps))
     }
 
-    /// What each step of the draft takes here, with the first arrangement of it.
-    fn measure(
-        &mut self,
-        held: &mut Held,
-        draft: &Draft,
-        arranged: &Arranged,
-    ) -> Result<Costs, EngineError> {
-        let mut costs = guessed(draft);
-        let graph = self.graph.clone();
-        let mut passes = Vec::new();
-        for _ in 0..MEASURED {
-            let mut of_steps = Vec::new();
-            // What is kept is loaded, too.
-            self.loaded = None;
-            of_zeros(&graph, held.batch, |batch| {
-                self.run(held, batch, &mut |_, took| of_steps.push(took))
-            })?;
-            passes.push(of_steps);
-        }
-        // Nobody is to compute with zeros.
-        self.renew();
-        costs.step_seconds = arranged.step_seconds(&passes, &costs.step_seconds);
-        if let Some(rates) = self.moving.rates()? {
-            costs.rates = rates;
-        }
-        Ok(costs)
+    fn rates(&mut self) -> Result<Option<[f64; 2]>, EngineError> {
+        self.moving.rates()
+    }
+
+    fn load(&mut self, held: &Held, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        held.weights.iter().try_for_each(|&at| self.weights.refresh(at, weights))
+    }
+
+    fn renew(&mut self) {
+        self.weights.renew();
+        self.loaded = None;
+    }
+
+    fn reload(&mut self) {
+        self.loaded = None;
+    }
+
+    fn enter(&mut self) {
+        self.team.enter();
     }
 }

@@ -13,57 +13,30 @@ use super::operands::Operands;
 use super::program::Program;
 use super::team::Team;
 use super::weights::Weights;
-use crate::engine::compute::{Passing, Watch};
+use crate::engine::compute::Passing;
 use crate::engine::error::EngineError;
-use crate::engine::memory::expected::Expected;
-use crate::engine::memory::limits::Limits;
-use crate::engine::memory::outlook::Outlook;
 use crate::engine::micro_batch::Batch;
-use crate::engine::plan::operation::{Access, Direction};
+use crate::engine::plan::operation::Access;
 use crate::engine::plan::steps::{Action, Plan, Way, When};
-use crate::engine::plan::tensor::ElementType;
+use crate::engine::subject::Subject;
 use crate::engine::targets::Outcome;
-use crate::model::{Graph, Layout, layout};
 
 /// A program with the weight copies that it holds.
 pub struct Held {
-    /// Samples.
-    pub batch: usize,
-    /// Whether a backward pass follows.
-    pub direction: Direction,
     /// What runs.
     pub program: Program,
     /// Its copies.
     pub weights: Vec<usize>,
-    /// When it was wanted last.
-    pub used: u64,
     /// Which of its steps have run before when they run.
     pub again: Vec<bool>,
-    /// What it is expected to take, where prices decided how it is arranged.
-    pub outlook: Option<Outlook>,
     /// Its own, among all of a worker.
     pub number: u64,
 }
 
-impl Held {
-    /// What it takes of the near tier.
-    pub fn near_bytes(&self, layout: &Layout) -> usize {
-        self.program.plan.arena_bytes + self.program.weights_bytes(layout)
-    }
-}
-
 /// Of one worker.
 pub struct Machine {
-    /// The model.
-    pub graph: Graph,
-    /// Its tensors.
-    pub layout: Layout,
-    /// What activations are made of.
-    pub element: ElementType,
-    /// Tensors without gradients.
-    pub frozen: Vec<bool>,
-    /// Of the near tier.
-    pub limits: Limits,
+    /// What it computes.
+    pub subject: Subject,
     /// Threads that compute.
     pub team: Team,
     /// The near tier, but for weights.
@@ -72,44 +45,31 @@ pub struct Machine {
     pub weights: Weights,
     /// The far tier.
     pub moving: Moving,
-    /// Is told of copies and of steps that run again.
-    pub watch: Watch,
-    /// What a program is expected to take, or took, that nobody has heard of yet.
-    pub expected: Vec<Expected>,
     /// Whose weights lie in places among values, of the state at hand: a program's number.
     pub loaded: Option<u64>,
     /// Programs so far.
     pub programs: u64,
-    /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
-    pub soiled: bool,
 }
 
 /// All bits set: no number in f32, and no two in bf16.
 const SOIL: f32 = f32::from_bits(u32::MAX);
 
 impl Machine {
-    /// For the calling thread.
-    pub fn new(graph: &Graph, element: ElementType, threads: usize) -> Result<Self, EngineError> {
-        bf16::check(element, &dnnl::isa())?;
+    /// For the calling thread, with a team of `threads` OpenMP threads (a constant of the run: it
+    /// decides the last bits).
+    pub fn new(subject: Subject, threads: usize) -> Result<Self, EngineError> {
+        bf16::check(subject.element, &dnnl::isa())?;
         Team::check(threads)?;
         let team = Team::new(threads)?;
-        let layout = layout::of(graph);
-        let weights = Weights::new(&team.context, &layout);
+        let weights = Weights::new(&team.context, &subject.layout);
         Ok(Self {
-            graph: graph.clone(),
-            layout,
-            element,
-            frozen: Vec::new(),
-            limits: Limits::none(),
+            subject,
             team,
             arena: Arc::new(Arena::zeroed(0)),
             weights,
             moving: Moving::default(),
-            watch: Box::new(|_| {}),
-            expected: Vec::new(),
             loaded: None,
             programs: 0,
-            soiled: false,
         })
     }
 
@@ -124,20 +84,14 @@ impl Machine {
         }
     }
 
-    /// The state has changed: no copy of weights is current.
-    pub fn renew(&mut self) {
-        self.weights.renew();
-        self.loaded = None;
-    }
-
     /// Computes a micro-batch. `took`: how many seconds each step of the plan did.
-    pub fn run(
+    pub fn compute(
         &mut self,
         held: &mut Held,
         batch: Batch<'_>,
         took: &mut dyn FnMut(usize, f64),
     ) -> Result<Outcome, EngineError> {
-        if self.soiled {
+        if self.subject.soiled {
             let arena = Arc::get_mut(&mut self.arena).expect("nothing is copied between passes");
             arena.as_mut_slice().fill(SOIL);
             self.loaded = None;
@@ -161,13 +115,14 @@ impl Machine {
     ) -> Result<Outcome, EngineError> {
         let Held { program, weights, again, .. } = held;
         let Program { plan, primitives, .. } = program;
-        let (arena, classes) = (&self.arena, self.graph.classes);
+        let (arena, classes) = (&self.arena, self.subject.graph.classes);
+        let Subject { watch, limits, soiled, .. } = &mut self.subject;
         for (at, action) in plan.actions.iter().enumerate() {
             let begun = Instant::now();
             if again[at] {
-                (self.watch)(Passing::Recompute);
+                watch(Passing::Recompute);
             }
-            self.limits.pace(plan.draft.crossing_bytes(at));
+            limits.pace(plan.draft.crossing_bytes(at));
             match action {
                 Action::Run { kernel, arguments } => {
                     let primitive = primitives[*kernel].as_mut();
@@ -178,14 +133,14 @@ impl Machine {
                 }
                 Action::BeginCopy { way, value, far_offset } => {
                     self.moving.begin(*way, arena, *value, *far_offset);
-                    (self.watch)(match way {
+                    watch(match way {
                         Way::Out => Passing::SwapOut,
                         Way::In => Passing::SwapIn,
                     });
                 }
                 Action::EndCopy { way, value, far_offset } => {
                     self.moving.end(*way, *far_offset)?;
-                    if *way == Way::Out && (self.soiled || cfg!(debug_assertions)) {
+                    if *way == Way::Out && (*soiled || cfg!(debug_assertions)) {
                         // Whoever reads it there now shall see it.
                         let mut gone = arena.lease([(*value, Access::Write)]);
                         gone.slice_mut(0).fill(SOIL);

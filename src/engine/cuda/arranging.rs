@@ -1,5 +1,7 @@
-//! How a script comes to be within the limits of the card's memory: written, measured where its
-//! mode asks for prices, written again.
+//! What the executor asks of a card: scripts within the limits of its memory, written, and again
+//! where their steps were priced.
+
+use std::sync::Arc;
 
 use super::backend::Planner;
 use super::clock::Clock;
@@ -7,20 +9,18 @@ use super::machine::{Held, Machine};
 use super::script::Script;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
-use crate::engine::memory::arrange::{Arranged, guessed, least};
+use crate::engine::executor::{self, Unpriced};
+use crate::engine::memory::arrange::{Arranged, least};
 use crate::engine::memory::limits::Limits;
-use crate::engine::memory::outlook::{Compared, Outlook};
-use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
-use crate::engine::micro_batch::{Batch, of_zeros};
+use crate::engine::micro_batch::Batch;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Draft;
+use crate::engine::source::WeightSource;
+use crate::engine::subject::Subject;
 use crate::engine::targets::Outcome;
 use crate::model::Graph;
-
-/// Passes of zeros that are measured: the first one sends weights.
-const MEASURED: usize = 2;
 
 /// A script, before it has memory.
 pub struct Written {
@@ -89,9 +89,9 @@ impl Machine {
         batch: usize,
         direction: Direction,
     ) -> Result<(Written, usize), EngineError> {
-        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
-        let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
-        let written = Written::least(request, Some(&mut self.plans), &self.limits)?;
+        let Subject { layout, limits, .. } = &self.subject;
+        let request = self.subject.request(batch, direction);
+        let written = Written::least(request, Some(&mut self.plans), limits)?;
         let besides_bytes = written.script.besides_bytes(layout);
         Ok((written, besides_bytes))
     }
@@ -105,98 +105,101 @@ impl Machine {
     /// What would become of the values of training, by guessed prices.
     pub fn memory_plan(&mut self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let work = (batch, Direction::Training);
-        let limits = of_card(&self.limits, work.1);
+        let limits = of_card(&self.subject.limits, work.1);
         let (written, besides_bytes) = self.least(batch, work.1)?;
-        written.check((&self.graph, &limits), work, besides_bytes)?;
+        written.check((&self.subject.graph, &limits), work, besides_bytes)?;
         let Written { draft, arranged, .. } = written;
-        Ok(MemoryPlan::within(&draft, &self.graph, &limits, arranged, besides_bytes))
+        Ok(MemoryPlan::within(&draft, &self.subject.graph, &limits, arranged, besides_bytes))
     }
 
-    /// A script for this batch size, with memory.
-    pub fn write(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
-        let limits = of_card(&self.limits, direction);
-        let (written, besides_bytes) = self.least(batch, direction)?;
-        written.check((&self.graph, &limits), (batch, direction), besides_bytes)?;
-        let Written { script, draft, arranged } = written;
-        let mut held = self.bind(script, (batch, direction))?;
+    fn make_room(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
         held.again = arranged.again();
         self.moving.reserve(arranged.far_bytes)?;
-        self.memory.fit(&self.card.context, &held.script, &self.limits)?;
-        if limits.mode.recomputes() {
-            let costs = self.measure(&held, &draft, &arranged)?;
-            let budget_bytes = limits.budget_bytes.map(|budget| budget - besides_bytes);
-            self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
-        }
-        Ok(held)
+        self.memory.fit(&self.card.context, &held.script, &self.subject.limits)
+    }
+}
+
+impl executor::Machine for Machine {
+    type Program = Held;
+
+    fn subject(&self) -> &Subject {
+        &self.subject
     }
 
-    /// Takes the quickest arrangement by measured prices in place of the one at hand.
-    fn improve(&mut self, held: &mut Held, mut outlook: Outlook) -> Result<(), EngineError> {
-        let arranged = outlook.improve(&self.graph, &self.limits);
-        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
-        let (batch, direction, frozen) = (held.batch, held.direction, &self.frozen[..]);
-        let request = Request { graph, layout, batch, direction, element, frozen };
+    fn subject_mut(&mut self) -> &mut Subject {
+        &mut self.subject
+    }
+
+    fn compile(
+        &mut self,
+        batch: usize,
+        direction: Direction,
+    ) -> Result<(Held, Option<Unpriced>), EngineError> {
+        let limits = of_card(&self.subject.limits, direction);
+        let (written, besides_bytes) = self.least(batch, direction)?;
+        written.check((&self.subject.graph, &limits), (batch, direction), besides_bytes)?;
+        let Written { script, draft, arranged } = written;
+        let mut held = self.bind(script, (batch, direction))?;
+        self.make_room(&mut held, &arranged)?;
+        let budget_bytes = limits.budget_bytes.map(|budget| budget - besides_bytes);
+        let unpriced = Unpriced { draft, arranged, budget_bytes };
+        Ok((held, limits.mode.recomputes().then_some(unpriced)))
+    }
+
+    fn hold(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
+        let request = self.subject.request(held.batch, held.direction);
         // The same kernels: what was chosen is known.
         let mut script =
             Script::new(request, Some(&mut self.plans), &mut |_| arranged.draft.clone())?;
         (held.lines, held.kinds) = self.bound(&mut script)?;
         held.script = script;
-        held.again = arranged.again();
-        self.moving.reserve(arranged.far_bytes)?;
-        self.memory.fit(&self.card.context, &held.script, &self.limits)?;
-        self.expected.push(outlook.expected(held.batch, held.script.near_bytes(layout)));
-        held.outlook = Some(outlook);
-        Ok(())
+        self.make_room(held, arranged)
     }
 
-    /// A pass whose time is compared with what was expected.
-    pub fn run_compared(
+    fn near_bytes(&self, held: &Held) -> usize {
+        held.script.near_bytes(&self.subject.layout)
+    }
+
+    fn release(&mut self, held: Held) {
+        held.copies.into_iter().for_each(|at| self.memory.copies.release(at));
+    }
+
+    fn run(&mut self, held: &mut Held, batch: Batch<'_>) -> Result<Outcome, EngineError> {
+        self.compute(held, batch, None)
+    }
+
+    fn run_timed(
         &mut self,
         held: &mut Held,
         batch: Batch<'_>,
-    ) -> Result<Outcome, EngineError> {
-        let mut outlook = held.outlook.take().expect("there is one to compare with");
+    ) -> Result<(Outcome, Vec<f64>), EngineError> {
         let mut clock = Clock::new(&self.card.context);
-        let outcome = self.run(held, batch, Some(&mut clock))?;
-        let of_steps = of_steps(held, &clock)?;
-        let of = (held.batch, held.script.near_bytes(&self.layout));
-        match outlook.compare(&of_steps, of, &mut self.expected) {
-            Compared::Surprised => self.improve(held, outlook)?,
-            Compared::Stays => held.outlook = Some(outlook),
+        let outcome = self.compute(held, batch, Some(&mut clock))?;
+        let mut of_steps = vec![0.0; held.again.len()];
+        for (&step, milliseconds) in held.script.steps.iter().zip(clock.milliseconds()?) {
+            of_steps[step] += milliseconds / 1e3;
         }
-        Ok(outcome)
+        Ok((outcome, of_steps))
     }
 
-    /// What each step of the draft takes here, with the first arrangement of it.
-    fn measure(
-        &mut self,
-        held: &Held,
-        draft: &Draft,
-        arranged: &Arranged,
-    ) -> Result<Costs, EngineError> {
-        let mut costs = guessed(draft);
-        let graph = self.graph.clone();
-        let mut passes = Vec::new();
-        for _ in 0..MEASURED {
-            let mut clock = Clock::new(&self.card.context);
-            of_zeros(&graph, held.batch, |batch| self.run(held, batch, Some(&mut clock)))?;
-            passes.push(of_steps(held, &clock)?);
+    fn rates(&mut self) -> Result<Option<[f64; 2]>, EngineError> {
+        self.moving.rates(&self.memory.arena)
+    }
+
+    fn load(&mut self, held: &Held, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        for number in 0..held.copies.len() {
+            let (with, from) = ((&self.streams, &self.plans), (weights, &*self.crew));
+            Self::refresh(&mut self.memory, with, (held, number), from)?;
         }
-        // Nobody is to compute with zeros.
+        // What is in staging memory may be exchanged from here on.
+        self.streams.synchronize()
+    }
+
+    fn renew(&mut self) {
         self.memory.copies.renew();
-        costs.step_seconds = arranged.step_seconds(&passes, &costs.step_seconds);
-        if let Some(rates) = self.moving.rates(&self.memory.arena)? {
-            costs.rates = rates;
-        }
-        Ok(costs)
     }
-}
 
-/// Seconds of each step of a script's plan.
-fn of_steps(held: &Held, clock: &Clock) -> Result<Vec<f64>, EngineError> {
-    let mut seconds = vec![0.0; held.again.len()];
-    for (&step, milliseconds) in held.script.steps.iter().zip(clock.milliseconds()?) {
-        seconds[step] += milliseconds / 1e3;
+    fn foresee(&mut self, images: &Arc<Vec<f32>>) {
+        self.foreseen = Some(Arc::clone(images));
     }
-    Ok(seconds)
 }

@@ -18,19 +18,16 @@ use super::moving::Moving;
 use super::pictures::{self, Taken};
 use super::script::{Output, Script, mask_key};
 use super::streams::Streams;
-use crate::engine::compute::{Passing, Watch};
+use crate::engine::compute::Passing;
 use crate::engine::error::EngineError;
-use crate::engine::memory::expected::Expected;
-use crate::engine::memory::limits::Limits;
-use crate::engine::memory::outlook::Outlook;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::{Direction, Refusal};
 use crate::engine::plan::steps::{Way, WeightUse};
-use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::plan::tensor::Place;
 use crate::engine::seat::Seat;
 use crate::engine::source::WeightSource;
+use crate::engine::subject::Subject;
 use crate::engine::targets::Outcome;
-use crate::model::{Graph, Layout, layout};
 
 /// What memory is filled with that nobody may read: no number in f32 and bf16.
 const SOIL: u8 = u8::MAX;
@@ -51,12 +48,8 @@ pub struct Held {
     pub copies: Vec<usize>,
     /// By weight: how it is laid out. The picture stands for the tensor as the state has it.
     pub layouts: Vec<Vec<Bound>>,
-    /// When it was wanted last.
-    pub used: u64,
     /// Which of its plan's steps have run before when they run.
     pub again: Vec<bool>,
-    /// What it is expected to take, where prices decided how it is arranged.
-    pub outlook: Option<Outlook>,
 }
 
 /// Lines with their kernels, and of each what it is.
@@ -64,16 +57,8 @@ pub type Lines = (Vec<Line<Bound>>, Vec<Arc<str>>);
 
 /// Of one worker.
 pub struct Machine {
-    /// The model.
-    pub graph: Graph,
-    /// Its tensors.
-    pub layout: Layout,
-    /// What activations are made of.
-    pub element: ElementType,
-    /// Tensors without gradients.
-    pub frozen: Vec<bool>,
-    /// Of the near tier.
-    pub limits: Limits,
+    /// What it computes.
+    pub subject: Subject,
     /// Its own.
     pub card: Arc<Card>,
     /// Of products.
@@ -86,48 +71,27 @@ pub struct Machine {
     pub moving: Moving,
     /// Of the host, that copies what is sent and what comes.
     pub crew: Arc<Crew>,
-    /// Is told of copies and of steps that run again.
-    pub watch: Watch,
-    /// What a script is expected to take, or took, that nobody has heard of yet.
-    pub expected: Vec<Expected>,
     /// What calls of each kind took, where somebody wants to know.
     pub took: Option<BTreeMap<String, Took>>,
-    /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
-    pub soiled: bool,
     /// Pictures that are to be sent while the next micro-batch is computed.
     pub foreseen: Option<Arc<Vec<f32>>>,
 }
 
 impl Machine {
-    /// For the calling thread.
-    pub fn new(
-        graph: &Graph,
-        precision: Precision,
-        seat: Seat,
-        frozen: &[bool],
-        limits: &Limits,
-    ) -> Result<Self, EngineError> {
-        let element = precision.element();
-        let card = Card::of(seat.worker, element)?;
+    /// For the calling thread, on its card. Where several share one, each has its own memory there.
+    pub fn new(subject: Subject, precision: Precision, seat: Seat) -> Result<Self, EngineError> {
+        let card = Card::of(seat.worker, precision.element())?;
         let (crew, context) = (Arc::new(Crew::new(seat.threads)?), &card.context);
-        let layout = layout::of(graph);
-        let memory = Memory::new(context, &layout, &crew)?;
+        let memory = Memory::new(context, &subject.layout, &crew)?;
         Ok(Self {
-            graph: graph.clone(),
-            layout,
-            element,
-            frozen: frozen.to_vec(),
-            limits: limits.clone(),
+            subject,
             streams: Streams::new(context)?,
             memory,
             moving: Moving::new(context)?,
             plans: Plans::new(&card, precision)?,
             card,
             crew,
-            watch: Box::new(|_| {}),
-            expected: Vec::new(),
             took: None,
-            soiled: false,
             foreseen: None,
         })
     }
@@ -145,10 +109,8 @@ impl Machine {
             layouts.push(layout);
         }
         let (lines, kinds) = self.bound(&mut script)?;
-        let (used, again, outlook) = (0, Vec::new(), None);
-        let held =
-            Held { batch, direction, script, lines, kinds, copies, layouts, used, again, outlook };
-        Ok(held)
+        let again = Vec::new();
+        Ok(Held { batch, direction, script, lines, kinds, copies, layouts, again })
     }
 
     /// Its lines with kernels, and what each is.
@@ -206,14 +168,14 @@ impl Machine {
     }
 
     /// Computes a micro-batch. `clock`: is told when each line has been done.
-    pub fn run(
+    pub fn compute(
         &mut self,
         held: &Held,
         batch: Batch<'_>,
         clock: Option<&mut Clock>,
     ) -> Result<Outcome, EngineError> {
         let context = &self.card.context;
-        self.memory.fit(context, &held.script, &self.limits)?;
+        self.memory.fit(context, &held.script, &self.subject.limits)?;
         if self.took.is_none() {
             return self.pass(held, batch, clock);
         }
@@ -230,11 +192,11 @@ impl Machine {
         mut batch: Batch<'_>,
         mut clock: Option<&mut Clock>,
     ) -> Result<Outcome, EngineError> {
-        let (crew, classes) = (Arc::clone(&self.crew), self.graph.classes);
+        let (crew, classes) = (Arc::clone(&self.crew), self.subject.graph.classes);
         batch.put(held, (&mut self.memory, &self.streams.up), (classes, &crew))?;
         self.streams.await_sent()?;
         let foreseen = self.foreseen.take();
-        if self.soiled {
+        if self.subject.soiled {
             let arena = &self.memory.arena;
             self.streams.compute.fill(arena, 0..arena.bytes(), SOIL)?;
         }
@@ -243,7 +205,7 @@ impl Machine {
         clock.iter_mut().try_for_each(|clock| clock.mark(&self.streams.compute))?;
         for (line, &of) in held.lines.iter().zip(&held.script.steps) {
             if std::mem::replace(&mut step, of) != of && held.again[of] {
-                (self.watch)(Passing::Recompute);
+                (self.subject.watch)(Passing::Recompute);
             }
             self.tell(held, line, batch.weights, &mut landed)?;
             clock.iter_mut().try_for_each(|clock| clock.mark(&self.streams.compute))?;
@@ -289,14 +251,14 @@ impl Machine {
             }
             Line::Begin { way, near, far_offset } => {
                 self.moving.begin(*way, (stream, &memory.arena), *near, *far_offset)?;
-                (self.watch)(match way {
+                (self.subject.watch)(match way {
                     Way::Out => Passing::SwapOut,
                     Way::In => Passing::SwapIn,
                 });
             }
             Line::End { way, near, far_offset } => {
                 self.moving.end(*way, stream, *far_offset)?;
-                if *way == Way::Out && self.soiled {
+                if *way == Way::Out && self.subject.soiled {
                     // Whoever reads it there now shall see it.
                     let gone = near.offset..near.offset + near.bytes;
                     stream.fill(&memory.arena, gone, SOIL)?;

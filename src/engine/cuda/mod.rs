@@ -6,8 +6,7 @@
 //! free there, `convolutions` cuDNN's plans for products with weights, `bound` a call with its
 //! kernel, `copies` the weights on it, `pictures` what is sent ahead, `landings` where outputs
 //! arrive, `memory` all of it, `moving` what leaves it for the host's, `streams` the order of work,
-//! `machine` runs a script, `arranging` makes one fit, `executor` keeps them, `clock` and `times`
-//! say what calls take.
+//! `machine` runs a script, `arranging` makes one fit, `clock` and `times` say what calls take.
 
 mod arranging;
 pub mod backend;
@@ -18,13 +17,12 @@ pub mod clock;
 pub mod convolutions;
 pub mod copies;
 pub mod depthwise_blocks;
-pub mod executor;
 pub mod joined;
 pub mod kernels;
 pub mod landings;
 pub mod launches;
 pub mod layout;
-mod machine;
+pub mod machine;
 mod memory;
 mod moving;
 pub mod norm_blocks;

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 use super::clock::Took;
 use super::convolutions::Precision;
-use super::executor::Executor;
+use super::machine::Machine;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
+use crate::engine::executor::Executor;
 use crate::engine::memory::limits::Limits;
 use crate::engine::seat::Seat;
 use crate::engine::source::Flat;
+use crate::engine::subject::Subject;
 use crate::model::{Graph, init, layout};
 
 /// Micro-batches before the one that is timed: memory is taken in the first.
@@ -26,7 +28,8 @@ pub fn times(
     graph: &Graph,
     samples: usize,
 ) -> Result<BTreeMap<String, Took>, EngineError> {
-    let mut executor = Executor::new(graph, precision, seat, &[], &Limits::none())?;
+    let subject = Subject::new(graph, precision.element(), &[], &Limits::none());
+    let mut executor = Executor::new(Machine::new(subject, precision, seat)?);
     let layout = &layout::of(graph);
     let parameters = init::parameters(graph, layout, 1);
     let mut statistics = init::statistics(layout);
@@ -36,12 +39,12 @@ pub fn times(
     let labels: Vec<u32> = (0..samples).map(|at| (at * 37 % graph.classes) as u32).collect();
     for turn in 0..=BEFORE {
         match turn {
-            BEFORE => executor.timed(),
+            BEFORE => executor.machine.took = Some(BTreeMap::new()),
             _ => executor.renew(),
         }
         let weights = &Flat { parameters: &parameters, statistics: &running };
         let ready = &mut |_: usize, _: &[f32]| {};
         executor.train(&images, (&labels).into(), [1; 3], weights, &mut statistics, ready)?;
     }
-    Ok(executor.took())
+    Ok(executor.machine.took.take().unwrap_or_default())
 }

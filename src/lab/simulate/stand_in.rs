@@ -300,28 +300,20 @@ impl Compute for StandIn {
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
     }
 
-    fn evaluate(
+    /// Every class is as probable as every other.
+    fn infer(
         &mut self,
         _images: &[f32],
         labels: &[u32],
         weights: &dyn WeightSource,
+        logarithms: Option<&mut Vec<f32>>,
     ) -> Result<Outcome, EngineError> {
         self.load(labels.len(), weights)?;
+        if let Some(into) = logarithms {
+            into.extend(std::iter::repeat_n(-(CLASSES as f32).ln(), labels.len() * CLASSES));
+        }
         let loss_sum = labels.len() as f64;
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
-    }
-
-    /// Every class is as probable as every other.
-    fn log_probabilities(
-        &mut self,
-        _images: &[f32],
-        samples: usize,
-        _weights: &dyn WeightSource,
-        into: &mut Vec<f32>,
-    ) -> Result<(), EngineError> {
-        let each = -(CLASSES as f32).ln();
-        into.extend(std::iter::repeat_n(each, samples * CLASSES));
-        Ok(())
     }
 }
 

@@ -58,7 +58,7 @@ impl Accumulator {
     /// pieces' moments.
     pub fn train(
         &mut self,
-        engine: &mut dyn Compute,
+        engine: &mut (impl Compute + ?Sized),
         samples: MicroBatch<'_>,
         number: usize,
         weights: &dyn WeightSource,
@@ -151,7 +151,7 @@ mod tests {
         };
         let mut accumulator = Accumulator::new(Moments::of(&graph, &layout, &[]));
         let outcome = accumulator
-            .train(&mut engine, samples, number, &weights, &mut [], &mut ready)
+            .train(&mut *engine, samples, number, &weights, &mut [], &mut ready)
             .expect("it trains");
         assert_eq!(calls, layout.tensors.len(), "each tensor once");
         (outcome, gradients)

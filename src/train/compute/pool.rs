@@ -36,7 +36,7 @@ pub struct Pool {
     inline: Option<Inline>,
 }
 
-type Inline = Mutex<Worker<Box<dyn Compute + Send>>>;
+type Inline = Mutex<Worker<dyn Compute + Send>>;
 
 impl Pool {
     /// Starts `workers` threads, each of which opens its engine at once, and `hands`.

@@ -169,9 +169,9 @@ fn struck(injector: &Arc<Injector>, standing: &Arc<Mutex<Standing>>) -> Watch {
 }
 
 /// One worker thread's own things.
-pub struct Worker<E> {
+pub struct Worker<E: ?Sized> {
     shared: Arc<Shared>,
-    engine: E,
+    engine: Box<E>,
     statistics: Vec<f32>,
     accumulator: Accumulator,
     moments: Moments,
@@ -203,9 +203,9 @@ impl Samples {
     }
 }
 
-impl<E: Compute> Worker<E> {
+impl<E: Compute + ?Sized> Worker<E> {
     /// It holds no weights yet.
-    pub fn new(shared: Arc<Shared>, mut engine: E) -> Self {
+    pub fn new(shared: Arc<Shared>, mut engine: Box<E>) -> Self {
         let standing = Arc::new(Mutex::new(Standing::default()));
         engine.watch(struck(&shared.injector, &standing));
         let statistics = vec![0.0; shared.layout.statistics];
@@ -314,7 +314,7 @@ impl<E: Compute> Worker<E> {
         let shared = Arc::clone(&self.shared);
         let weights = Committed::now(&shared.slots).of(which);
         self.turn_to(weights.step(), which);
-        totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels, &weights)?);
+        totals.add_outcome(&self.engine.infer(&batch.images, &batch.labels, &weights, None)?);
         self.let_go(&weights);
         Ok(())
     }
@@ -383,7 +383,8 @@ impl<E: Compute> Worker<E> {
         let Self { engine, statistics, accumulator, .. } = self;
         let (images, targets) = (&samples.images[..], shared.targets(batch));
         let (given, pieces) = (MicroBatch { images, targets, key }, shared.accumulate);
-        let outcome = accumulator.train(engine, given, pieces, &weights, statistics, &mut ready)?;
+        let outcome =
+            accumulator.train(&mut **engine, given, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
         shared.loader.give_back(samples.used());
         totals.add_outcome(&outcome);

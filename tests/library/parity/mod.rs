@@ -251,7 +251,7 @@ impl Pair {
         for image in self.images.chunks(pixels) {
             for class in 0..CLASSES as u32 {
                 // With one sample the loss is its label's log-probability.
-                ours.push(-engine.evaluate(image, &[class], weights).unwrap().loss_sum);
+                ours.push(-engine.infer(image, &[class], weights, None).unwrap().loss_sum);
             }
         }
         assert_eq!(ours.len(), exact.len());

@@ -1,4 +1,5 @@
 //! The rows. P: when a rank dies. W: who. K: how. S: storage. R: repairs that go wrong themselves.
+//! G: cards, on the tests' fake driver.
 
 use std::path::Path;
 
@@ -102,7 +103,7 @@ pub fn all() -> Vec<Row> {
         networks(),
         rungs(),
     ];
-    [struck.concat(), disks(), storage()].concat()
+    [struck.concat(), disks(), storage(), cards()].concat()
 }
 
 /// Whom W1, W2 and W5 name: the highest rank, rank 0, two at once.
@@ -440,5 +441,29 @@ fn rungs() -> Vec<Row> {
         row("R2", "two ranks, and nobody replaces them", shrunk).core(),
         row("R3", "one rank, restart from memory", memory).core(),
         row("R3 disk", "one rank, restart from a checkpoint", disk),
+    ]
+}
+
+/// Ranks whose workers compute on a card.
+fn cards() -> Vec<Row> {
+    let on_cards = "tests/processes/cuda.rs";
+    let beyond = "tests/processes/cuda/beyond.rs";
+    vec![
+        elsewhere(
+            "G1",
+            "ranks on cards: replaced, by spares too, or not; in f32 and bf16",
+            on_cards,
+            "fn runs_on_cards_have_the_same_bits",
+        ),
+        elsewhere(
+            "G2",
+            "a card that is lost, full or never answers",
+            on_cards,
+            "fn a_card_that_is_lost_full_or_hung",
+        ),
+        elsewhere("G3", "no card, or one that cannot", on_cards, "fn what_no_card_can_do"),
+        elsewhere("G4", "a rank with several cards", on_cards, "fn workers_of_a_rank_have"),
+        elsewhere("G5", "beyond a card's memory", beyond, "fn a_card_of_just_the_budget"),
+        elsewhere("G6", "asynchronous: on cards", on_cards, "fn the_asynchronous_exchange"),
     ]
 }

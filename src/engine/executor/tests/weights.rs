@@ -19,15 +19,17 @@ fn copies_of_weights_lie_within_the_budget_and_follow_the_state() {
         ] {
             let budget = bytes * part / 100 + (64 << 10);
             let limits = Limits { mode, budget_bytes: Some(budget), ..Limits::none() };
-            let mut executor = case.executor_of(element, 1).within(limits);
+            let mut executor = case.within(element, 1, &limits);
             for pass in 0..4 {
                 assert!(case.bits(&mut executor, 5) == expected, "{mode:?} {part} {pass}");
                 // What it holds of another program, or state, is not taken for its own.
                 match pass {
                     0 => {
                         let images = &case.images[..5 * elements(case.graph.input)];
-                        let evaluated = |executor: &mut Executor| {
-                            executor.evaluate(images, &case.labels, &case.weights()).expect("done")
+                        let evaluated = |executor: &mut Executor<Machine>| {
+                            executor
+                                .infer(images, &case.labels, &case.weights(), None)
+                                .expect("done")
                         };
                         assert_eq!(evaluated(&mut executor), evaluated(&mut in_core), "{mode:?}");
                     }
@@ -55,10 +57,10 @@ fn a_pager_without_a_budget_leaves_everything_in_core() {
     let mut in_core = case.executor(1);
     let expected = case.bits(&mut in_core, 5);
     let limits = Limits { mode: MemoryMode::Unified, ..Limits::none() };
-    let mut executor = case.executor(1).within(limits);
+    let mut executor = case.within(ElementType::F32, 1, &limits);
     assert!(case.bits(&mut executor, 5) == expected);
     let copies = |step: &&Step| matches!(step.action, Action::BeginCopy { .. });
-    let steps = &executor.programs[0].program.plan.draft.steps;
+    let steps = &executor.programs[0].program.program.plan.draft.steps;
     assert_eq!(steps.iter().filter(copies).count(), 0);
 }
 
@@ -67,13 +69,14 @@ fn a_pager_without_a_budget_leaves_everything_in_core() {
 fn training_and_evaluation_under_a_pager_hold_no_more_than_the_budget() {
     let case = case("mobilenet_v2", 32, 5, 1.0);
     let mode = MemoryMode::Unified;
-    let within =
-        |budget_bytes| case.executor(1).within(Limits { mode, budget_bytes, ..Limits::none() });
-    let budget = within(None).smallest_budget(5).expect("planned") as usize * 11 / 10;
+    let within = |budget_bytes| {
+        case.within(ElementType::F32, 1, &Limits { mode, budget_bytes, ..Limits::none() })
+    };
+    let budget = within(None).machine.smallest_budget(5).expect("planned") * 11 / 10;
     let mut executor = within(Some(budget));
     let bits = case.bits(&mut executor, 5);
     let images = &case.images[..2 * elements(case.graph.input)];
-    executor.evaluate(images, &case.labels[..2], &case.weights()).expect("it fits");
+    executor.infer(images, &case.labels[..2], &case.weights(), None).expect("it fits");
     assert!(case.bits(&mut executor, 5) == bits);
     let held = executor.machine.arena.bytes() + executor.machine.weights.bytes();
     // Buffers are whole cache lines.

@@ -4,13 +4,21 @@ use std::collections::BTreeMap;
 
 use kintsugi_ffi::arena::Arena;
 
-use super::*;
+use super::{Executor, PROGRAMS_MAX};
 use crate::config::seed::Stream;
 use crate::config::{Device, MemoryMode};
+use crate::engine::compute::Compute;
 use crate::engine::cpu::bf16::computed_here;
+use crate::engine::cpu::machine::Machine;
 use crate::engine::footprint;
+use crate::engine::memory::limits::Limits;
+use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::{Action, Draft, Step};
+use crate::engine::plan::tensor::ElementType;
 use crate::engine::source::Flat;
+use crate::engine::subject::Subject;
+use crate::engine::targets::Outcome;
+use crate::model::Graph;
 use crate::model::TensorKind;
 use crate::model::spec::GraphBuilder;
 use crate::model::spec::elements;
@@ -39,13 +47,27 @@ fn case(name: &str, side: usize, batch: usize, width: f64) -> Case {
     Case { graph, layout, parameters, statistics, images, labels }
 }
 
+fn of(subject: Subject, threads: usize) -> Executor<Machine> {
+    Executor::new(Machine::new(subject, threads).expect("a machine"))
+}
+
+/// The same, which is seen to read what is no number.
+fn soiled(mut executor: Executor<Machine>) -> Executor<Machine> {
+    executor.machine.subject.soiled = true;
+    executor
+}
+
 impl Case {
-    fn executor(&self, threads: usize) -> Executor {
+    fn executor(&self, threads: usize) -> Executor<Machine> {
         self.executor_of(ElementType::F32, threads)
     }
 
-    fn executor_of(&self, element: ElementType, threads: usize) -> Executor {
-        Executor::new(&self.graph, element, threads).expect("an executor")
+    fn executor_of(&self, element: ElementType, threads: usize) -> Executor<Machine> {
+        self.within(element, threads, &Limits::none())
+    }
+
+    fn within(&self, element: ElementType, threads: usize, limits: &Limits) -> Executor<Machine> {
+        of(Subject::new(&self.graph, element, &[], limits), threads)
     }
 
     fn weights(&self) -> Flat<'_> {
@@ -53,7 +75,7 @@ impl Case {
     }
 
     /// Bits of the gradients, by where their tensors lie.
-    fn gradients(&self, executor: &mut Executor) -> BTreeMap<usize, Vec<u32>> {
+    fn gradients(&self, executor: &mut Executor<Machine>) -> BTreeMap<usize, Vec<u32>> {
         let mut gradients = BTreeMap::new();
         let mut statistics = vec![0.0; self.layout.statistics];
         let ready = &mut |at: usize, g: &[f32]| {
@@ -67,12 +89,17 @@ impl Case {
     }
 
     /// Everything a micro-batch gives, as bits.
-    fn bits(&self, executor: &mut Executor, samples: usize) -> Vec<u64> {
+    fn bits(&self, executor: &mut Executor<Machine>, samples: usize) -> Vec<u64> {
         self.bits_of(executor, samples, &self.parameters)
     }
 
     /// The same of another state.
-    fn bits_of(&self, executor: &mut Executor, samples: usize, parameters: &[f32]) -> Vec<u64> {
+    fn bits_of(
+        &self,
+        executor: &mut Executor<Machine>,
+        samples: usize,
+        parameters: &[f32],
+    ) -> Vec<u64> {
         let mut bits = Vec::new();
         let mut statistics = vec![0.0; self.layout.statistics];
         let images = &self.images[..samples * elements(self.graph.input)];
@@ -106,7 +133,7 @@ fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
                 case.bits(&mut busy, samples);
                 let images = &case.images[..samples * elements(case.graph.input)];
                 let labels = &case.labels[..samples];
-                busy.evaluate(images, labels, &case.weights()).expect("a micro-batch");
+                busy.infer(images, labels, &case.weights(), None).expect("a micro-batch");
             }
             assert!(busy.programs.len() <= PROGRAMS_MAX);
             assert!(case.bits(&mut busy, 5) == first, "{name}: history changed the bits");
@@ -129,8 +156,8 @@ fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
             let mut executor = open();
             let samples = 5 * elements(case.graph.input);
             let (labels, weights) = (&case.labels[..5], &case.weights());
-            let a = executor.evaluate(&case.images[..samples], labels, weights);
-            let b = executor.evaluate(&shifted[1..=samples], labels, weights);
+            let a = executor.infer(&case.images[..samples], labels, weights, None);
+            let b = executor.infer(&shifted[1..=samples], labels, weights, None);
             assert_eq!(a, b);
         }
     }
@@ -150,11 +177,11 @@ fn matrices_are_read_in_the_state_unless_it_was_read_at_once() {
     assert!(copied.abs_diff(matrices) < 64 * 8, "{copied} {matrices}");
     let parameters = vec![0.5; case.parameters.len()];
     let (moved, labels) = (Flat { parameters: &parameters, ..case.weights() }, &case.labels);
-    let kept = executor.evaluate(&case.images, labels, &case.weights());
-    assert_eq!(executor.evaluate(&case.images, labels, &moved), kept);
+    let kept = executor.infer(&case.images, labels, &case.weights(), None);
+    assert_eq!(executor.infer(&case.images, labels, &moved, None), kept);
     assert!(case.bits(&mut executor, 3) == first);
     executor.renew();
-    assert_ne!(executor.evaluate(&case.images, labels, &moved), kept);
+    assert_ne!(executor.infer(&case.images, labels, &moved, None), kept);
 }
 
 fn bytes(tensor: &TensorSpec) -> usize {
@@ -196,7 +223,7 @@ fn an_empty_micro_batch_gives_zeros() {
     let sum: u64 = offsets.map(|tensor| tensor.offset as u64).sum();
     assert_eq!(bits.iter().sum::<u64>(), sum, "offsets, and nothing but zeros");
     let mut executor = case.executor(1);
-    assert_eq!(executor.evaluate(&[], &[], &case.weights()), Ok(Outcome::default()));
+    assert_eq!(executor.infer(&[], &[], &case.weights(), None), Ok(Outcome::default()));
 }
 
 #[test]
@@ -205,12 +232,13 @@ fn bad_input_is_refused_and_says_why() {
     let (mut executor, weights) = (case.executor(1), &case.weights());
     let parameters = &case.parameters[..case.parameters.len() - 1];
     let short = &Flat { parameters, ..*weights };
-    let error = executor.evaluate(&case.images, &case.labels, short).expect_err("one is lacking");
+    let error =
+        executor.infer(&case.images, &case.labels, short, None).expect_err("one is lacking");
     assert!(error.to_string().contains("parameters"), "{error}");
-    let error = executor.evaluate(&case.images, &[1, 10], weights).expect_err("a wrong label");
+    let error = executor.infer(&case.images, &[1, 10], weights, None).expect_err("a wrong label");
     assert!(error.to_string().contains("label 10 of sample 1"), "{error}");
-    assert!(executor.evaluate(&case.images[1..], &case.labels, weights).is_err());
-    executor.evaluate(&case.images, &case.labels, weights).expect("the others are fine");
+    assert!(executor.infer(&case.images[1..], &case.labels, weights, None).is_err());
+    executor.infer(&case.images, &case.labels, weights, None).expect("the others are fine");
 }
 
 #[test]
@@ -274,7 +302,7 @@ fn what_is_computed_again_instead_of_kept_gives_the_same_bits() {
     let kept = case.bits(&mut case.executor(1), 4);
     let mut executor = case.executor(1);
     let held = executor.program(4, Direction::Training).expect("compiled");
-    let draft = executor.programs[held].program.plan.draft.clone();
+    let draft = executor.programs[held].program.program.plan.draft.clone();
     let forward = draft.forward_steps();
     // Masks, and products with them: the latter with the kernel that is there.
     let is_dropout = |step: &&Step| match case.graph.nodes.get(step.node) {
@@ -295,8 +323,8 @@ fn what_is_computed_again_instead_of_kept_gives_the_same_bits() {
     assert!(again.saved_bytes() < draft.saved_bytes());
     let again = again.place();
     executor.machine.arena = Arena::zeroed(again.arena_bytes).into();
-    executor.programs[held].again = vec![false; again.actions.len()];
-    executor.programs[held].program.plan = again;
+    executor.programs[held].program.again = vec![false; again.actions.len()];
+    executor.programs[held].program.program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
 }
 
@@ -313,7 +341,10 @@ fn frozen_tensors_have_no_gradients_and_the_others_have_the_same_bits() {
         let frozen: Vec<bool> = case.layout.tensors.iter().map(is_frozen).collect();
         assert!(frozen.contains(&true), "{name} has {prefixes:?}");
         let whole = case.gradients(&mut case.executor(1));
-        let mut part = case.gradients(&mut case.executor(1).freezing(&frozen));
+        let mut part = case.gradients(&mut of(
+            Subject::new(&case.graph, ElementType::F32, &frozen, &Limits::none()),
+            1,
+        ));
         for tensor in case.layout.tensors.iter().filter(|tensor| is_frozen(tensor)) {
             assert!(!part.contains_key(&tensor.offset) || tensor.kind == TensorKind::Statistic);
         }
@@ -333,9 +364,9 @@ fn a_depthwise_gradient_is_computed_in_the_orders_of_the_forward_pass() {
     builder.then("fc", LayerKind::Linear { features: 10, bias: true });
     let graph = builder.finish().expect("a valid model");
     for element in computed_here() {
-        let mut executor = Executor::new(&graph, element, 1).expect("an executor");
+        let mut executor = of(Subject::new(&graph, element, &[], &Limits::none()), 1);
         let held = executor.program(8, Direction::Training).expect("compiled");
-        let plan = &executor.programs[held].program.plan.draft;
+        let plan = &executor.programs[held].program.program.plan.draft;
         let own = |step: &&Step| graph.nodes.get(step.node).is_some_and(|n| n.name == "depthwise");
         let runs = |step: &&Step| matches!(step.action, Action::Run { .. });
         let steps = plan.steps[plan.forward_steps()..].iter().filter(own).filter(runs);
@@ -351,7 +382,8 @@ fn activations_share_memory() {
     case.bits(&mut executor, 8);
     let results: usize = case.graph.nodes.iter().map(|node| 4 * 8 * elements(node.shape)).sum();
     assert!(executor.machine.arena.bytes() < results, "less than one forward pass's results");
-    let saved = executor.saved_bytes(8).expect("compiled");
+    let held = executor.program(8, Direction::Training).expect("compiled");
+    let saved = executor.programs[held].program.program.plan.draft.saved_bytes() as u64;
     assert!(saved <= executor.machine.arena.bytes() as u64 && saved > 0);
 }
 
@@ -387,10 +419,10 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
             let bytes = in_core.machine.arena.bytes() + in_core.machine.weights.bytes();
             for (mut limits, what) in limits_of(bytes, planned) {
                 if limits.mode == MemoryMode::Unified {
-                    let executor = case.executor_of(element, 1).within(limits.clone());
-                    limits.budget_bytes = executor.smallest_budget(5).ok().map(|of| of as usize);
+                    let executor = case.within(element, 1, &limits);
+                    limits.budget_bytes = executor.machine.smallest_budget(5).ok();
                 }
-                let mut executor = case.executor_of(element, 1).within(limits).soiled();
+                let mut executor = soiled(case.within(element, 1, &limits));
                 for pass in 0..2 {
                     assert!(case.bits(&mut executor, 5) == expected, "{name} {what} {pass}");
                 }
@@ -408,15 +440,15 @@ fn a_layer_larger_than_the_budget_is_refused_by_name_and_trained_under_unified_m
     let case = case("resnet20", 32, 40, 1.0);
     let expected = case.bits(&mut case.executor_of(element, 1), 40);
     let swap = Limits { mode: MemoryMode::SwapSync, ..Limits::none() };
-    let executor = case.executor_of(element, 1).within(swap.clone());
-    let weights = executor.memory_plan(40).expect("no budget").weights_bytes as usize;
-    let least = executor.smallest_budget(40).expect("planned") as usize;
+    let executor = case.within(element, 1, &swap);
+    let weights = executor.machine.memory_plan(40).expect("no budget").weights_bytes as usize;
+    let least = executor.machine.smallest_budget(40).expect("planned");
     // Less than the largest layer needs by itself.
     let budget = weights + (least - weights) / 2;
     let budget_bytes = Some(budget);
     let refused = |mode| {
         let limits = Limits { mode, budget_bytes, ..swap.clone() };
-        let refused = case.executor_of(element, 1).within(limits).prepare(40);
+        let refused = case.within(element, 1, &limits).prepare(40);
         refused.expect_err("too small").to_string()
     };
     let said = refused(MemoryMode::SwapSync);
@@ -426,11 +458,11 @@ fn a_layer_larger_than_the_budget_is_refused_by_name_and_trained_under_unified_m
     );
     assert!(refused(MemoryMode::Planned).contains("memory.mode = \"planned\" ("));
     let limits = Limits { mode: MemoryMode::Unified, budget_bytes, ..swap };
-    let mut executor = case.executor_of(element, 1).within(limits).soiled();
+    let mut executor = soiled(case.within(element, 1, &limits));
     for pass in 0..2 {
         assert!(case.bits(&mut executor, 40) == expected, "{pass}");
     }
-    let plan = executor.memory_plan(40).expect("it fits");
+    let plan = executor.machine.memory_plan(40).expect("it fits");
     assert!(plan.near_bytes()[1] as usize <= budget);
     assert!(plan.far_bytes > 0);
 }
