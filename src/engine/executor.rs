@@ -200,8 +200,8 @@ impl<M: Machine> Executor<M> {
             return machine.run(&mut kept.program, batch);
         };
         let (outcome, of_steps) = machine.run_timed(&mut kept.program, batch)?;
-        let of = (kept.batch, machine.near_bytes(&kept.program));
-        match outlook.compare(&of_steps, of, &mut self.expected) {
+        let near_bytes = machine.near_bytes(&kept.program);
+        match outlook.compare(&of_steps, kept.batch, near_bytes, &mut self.expected) {
             Compared::Surprised => self.expected.push(kept.improve(machine, outlook)?),
             Compared::Stays => kept.outlook = Some(outlook),
         }

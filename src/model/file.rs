@@ -44,7 +44,7 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
     for (index, table) in file.layer.into_iter().enumerate() {
         let line = line_of(text, table.span().start);
         let located = |reason: String| ModelError::File(format!("line {line}: {reason}"));
-        let layer = file_layer(index, table.into_inner(), (input, classes)).map_err(located)?;
+        let layer = file_layer(index, table.into_inner(), input, classes).map_err(located)?;
         let inputs = inputs_of(&builder, &layer).map_err(located)?;
         let node = builder.node(&layer.name, layer.kind, &inputs);
         if let Some(weight) = layer.loss_weight {
@@ -96,7 +96,8 @@ struct FileLayer {
 fn file_layer(
     index: usize,
     mut table: toml::Table,
-    (image, classes): (Shape, usize),
+    image: Shape,
+    classes: usize,
 ) -> Result<FileLayer, String> {
     let text = |value: toml::Value| value.as_str().map(str::to_string);
     let kind_name = table.get("kind").and_then(|kind| kind.as_str()).unwrap_or("layer").to_string();

@@ -22,10 +22,8 @@ pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, S
     let layout = layout::of(&graph);
     let Weights { parameters, statistics, .. } =
         weights::weights_for(path, snapshot, &layout).map_err(|error| error.to_string())?;
-    let normalization = match &config {
-        Some(config) => Some(Normalization::of(&config.data)),
-        None => snapshot.normalization,
-    };
+    let of_run = config.as_ref().map(|config| Normalization::of(&config.data));
+    let normalization = snapshot.normalization.or(of_run);
     let about: Vec<_> = normalization.iter().flat_map(Normalization::texts).collect();
     let trained = Trained {
         graph: &graph,

@@ -54,7 +54,7 @@ impl Machine {
     pub fn smallest_budget(&self, samples: usize) -> Result<usize, EngineError> {
         // Of whatever may go within a budget.
         let limits = Limits { budget_bytes: Some(0), ..self.subject.limits.clone() };
-        let (program, ..) = self.smallest(&limits, (samples, Direction::Training))?;
+        let (program, ..) = self.smallest(&limits, samples, Direction::Training)?;
         Ok(program.weights_bytes(&self.subject.layout) + program.plan.arena_bytes)
     }
 
@@ -78,7 +78,8 @@ impl Machine {
     fn smallest(
         &self,
         limits: &Limits,
-        (batch, direction): (usize, Direction),
+        batch: usize,
+        direction: Direction,
     ) -> Result<(Program, Draft, Arranged), EngineError> {
         let limits = limits.in_direction(direction);
         let (graph, request) = (&self.subject.graph, self.subject.request(batch, direction));
@@ -99,7 +100,7 @@ impl Machine {
         batch: usize,
         direction: Direction,
     ) -> Result<Result<Planned, (usize, EngineError)>, EngineError> {
-        let (program, draft, arranged) = self.smallest(&self.subject.limits, (batch, direction))?;
+        let (program, draft, arranged) = self.smallest(&self.subject.limits, batch, direction)?;
         let weights_bytes = program.weights_bytes(&self.subject.layout);
         let mut planned = Planned { program, draft, arranged, weights_bytes };
         let wanted_bytes = weights_bytes + planned.program.plan.arena_bytes;
@@ -122,7 +123,7 @@ impl Machine {
             &planned.arranged,
             planned.weights_bytes,
         );
-        let refused = self.subject.limits.refusal((batch, direction), wanted_bytes, &plan.most());
+        let refused = self.subject.limits.refusal(batch, direction, wanted_bytes, &plan.most());
         Ok(Err((wanted_bytes, refused)))
     }
 

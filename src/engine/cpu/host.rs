@@ -24,7 +24,7 @@ impl Batch<'_> {
                 fill_mask(&mut mask.slice_mut(0)[..*elements], *rate, self.dropout_key, *node);
             }
             Action::Average { windows, pass, from, to } => {
-                self.average(windows, *pass, (*from, *to), arena);
+                self.average(windows, *pass, *from, *to, arena);
             }
             Action::Loss { logits, seed, of } => {
                 match *logits {
@@ -56,13 +56,7 @@ impl Batch<'_> {
         }
     }
 
-    fn average(
-        &self,
-        windows: &Adaptive,
-        pass: Pass,
-        (from, to): (Place<Span>, Span),
-        arena: &Arena,
-    ) {
+    fn average(&self, windows: &Adaptive, pass: Pass, from: Place<Span>, to: Span, arena: &Arena) {
         match from {
             Place::Value(from) => {
                 let mut both = arena.lease([(from, Access::Read), (to, Access::Write)]);

@@ -60,8 +60,10 @@ impl Written {
     /// It does.
     pub fn check(
         &self,
-        (graph, limits): (&Graph, &Limits),
-        work: (usize, Direction),
+        graph: &Graph,
+        limits: &Limits,
+        batch: usize,
+        direction: Direction,
         besides_bytes: usize,
     ) -> Result<(), EngineError> {
         let wanted_bytes = self.script.arena_bytes + besides_bytes;
@@ -69,7 +71,7 @@ impl Written {
             return Ok(());
         }
         let plan = MemoryPlan::of(&self.draft, graph, &self.arranged, besides_bytes);
-        Err(limits.refusal(work, wanted_bytes, &plan.most()))
+        Err(limits.refusal(batch, direction, wanted_bytes, &plan.most()))
     }
 }
 
@@ -104,10 +106,10 @@ impl Machine {
 
     /// What would become of the values of training, by guessed prices.
     pub fn memory_plan(&mut self, batch: usize) -> Result<MemoryPlan, EngineError> {
-        let work = (batch, Direction::Training);
-        let limits = of_card(&self.subject.limits, work.1);
-        let (written, besides_bytes) = self.least(batch, work.1)?;
-        written.check((&self.subject.graph, &limits), work, besides_bytes)?;
+        let direction = Direction::Training;
+        let limits = of_card(&self.subject.limits, direction);
+        let (written, besides_bytes) = self.least(batch, direction)?;
+        written.check(&self.subject.graph, &limits, batch, direction, besides_bytes)?;
         let Written { draft, arranged, .. } = written;
         Ok(MemoryPlan::within(&draft, &self.subject.graph, &limits, arranged, besides_bytes))
     }
@@ -137,9 +139,9 @@ impl executor::Machine for Machine {
     ) -> Result<(Held, Option<Unpriced>), EngineError> {
         let limits = of_card(&self.subject.limits, direction);
         let (written, besides_bytes) = self.least(batch, direction)?;
-        written.check((&self.subject.graph, &limits), (batch, direction), besides_bytes)?;
+        written.check(&self.subject.graph, &limits, batch, direction, besides_bytes)?;
         let Written { script, draft, arranged } = written;
-        let mut held = self.bind(script, (batch, direction))?;
+        let mut held = self.bind(script, batch, direction)?;
         self.make_room(&mut held, &arranged)?;
         let budget_bytes = limits.budget_bytes.map(|budget| budget - besides_bytes);
         let unpriced = Unpriced { draft, arranged, budget_bytes };
@@ -188,8 +190,7 @@ impl executor::Machine for Machine {
 
     fn load(&mut self, held: &Held, weights: &dyn WeightSource) -> Result<(), EngineError> {
         for number in 0..held.copies.len() {
-            let (with, from) = ((&self.streams, &self.plans), (weights, &*self.crew));
-            Self::refresh(&mut self.memory, with, (held, number), from)?;
+            self.refresh(held, number, weights)?;
         }
         // What is in staging memory may be exchanged from here on.
         self.streams.synchronize()

@@ -38,7 +38,8 @@ impl Bound {
     /// where all else lies.
     pub fn perform<'m>(
         &self,
-        (stream, plans): (&Stream, &Plans),
+        stream: &Stream,
+        plans: &Plans,
         sent: &'m Buffer,
         place: impl Fn(At) -> (&'m Buffer, usize),
     ) -> Result<(), cuda::Error> {

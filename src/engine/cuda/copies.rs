@@ -125,7 +125,8 @@ impl Copies {
     pub fn refresh(
         &mut self,
         at: usize,
-        (source, crew): (&dyn WeightSource, &Crew),
+        source: &dyn WeightSource,
+        crew: &Crew,
         stream: &Stream,
     ) -> Result<Sent, EngineError> {
         let Some(held) = self.held[at].as_mut() else { return Ok(Sent::Before) };

@@ -52,10 +52,10 @@ impl DepthwiseBlocks {
         let Settled::Conv { src, weights, dst, window, pass, .. } = operation else { return None };
         let [_, 1, 1, rows, columns] = weights.dims[..] else { return None };
         let is_held = columns <= WIDTH_MAX && rows * columns <= WINDOW_MAX;
-        is_held.then(|| Self::new((src, dst), window, pass))
+        is_held.then(|| Self::new(src, dst, window, pass))
     }
 
-    fn new((src, dst): (&Desc, &Desc), window: &Window, pass: &ProductPass<usize>) -> Self {
+    fn new(src: &Desc, dst: &Desc, window: &Window, pass: &ProductPass<usize>) -> Self {
         let ([rows, columns], [_, step]) = (window.kernel, window.stride);
         let unrolled = window.dilation == [1, 1] && step <= 2;
         let known = KERNELS.iter().find(|known| unrolled && known.0 == columns);

@@ -29,7 +29,8 @@ const ROW_CHANNELS_MIN: usize = 64;
 
 /// The calls of an operation whose arguments lie where `at` says.
 pub fn of(
-    (operation, product): (&Settled, Option<&Product>),
+    operation: &Settled,
+    product: Option<&Product>,
     at: &dyn Fn(Role) -> At,
 ) -> Result<Vec<Call>, Refusal> {
     if let Some(product) = product {
@@ -39,10 +40,10 @@ pub fn of(
     match operation {
         Settled::Reorder { from, to } => {
             let offsets = vec![0; from.dims.len()];
-            copied((from, at(Role::Src)), (to, at(Role::Dst)), &offsets)
+            copied(from, at(Role::Src), to, at(Role::Dst), &offsets)
         }
         Settled::Cut { from, to, offsets } => {
-            copied((from, at(Role::Src)), (to, at(Role::Dst)), offsets)
+            copied(from, at(Role::Src), to, at(Role::Dst), offsets)
         }
         Settled::Concat { sources, axis } => concatenated(sources, *axis, at),
         Settled::Binary { algorithm, a, b, .. } => binary(*algorithm, a, b, at),
@@ -61,7 +62,7 @@ pub fn of(
         Settled::Pointwise { function, data, pass } => one(pointwise(*function, data, pass, at)),
         Settled::Softmax { form, data, pass } => one(softmax(*form, data, pass, at)),
         Settled::Pool { kind, src, dst, window, pass } => {
-            one(pool(*kind, (src, dst), window, pass, at))
+            one(pool(*kind, src, dst, window, pass, at))
         }
         Settled::Lrn { lrn: norm, data, pass } => one(lrn(*norm, data, pass, at)),
         Settled::BatchNorm { norm, data, pass } => batch_norm(*norm, data, pass, at),
@@ -150,9 +151,9 @@ pub fn adaptive(
 }
 
 /// From a tensor as the state has it, row-major f32, to how a kernel wants it.
-pub fn laid_out(tensor: At, to: (&Desc, At)) -> Result<Vec<Call>, Refusal> {
-    let from = Desc::plain(&to.0.dims, ElementType::F32);
-    copied((&from, tensor), to, &vec![0; from.dims.len()])
+pub fn laid_out(tensor: At, to: &Desc, to_at: At) -> Result<Vec<Call>, Refusal> {
+    let from = Desc::plain(&to.dims, ElementType::F32);
+    copied(&from, tensor, to, to_at, &vec![0; from.dims.len()])
 }
 
 /// Whether a kernel reads a tensor as the state has it.

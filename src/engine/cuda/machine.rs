@@ -100,7 +100,8 @@ impl Machine {
     pub fn bind(
         &mut self,
         mut script: Script,
-        (batch, direction): (usize, Direction),
+        batch: usize,
+        direction: Direction,
     ) -> Result<Held, EngineError> {
         let (mut copies, mut layouts) = (Vec::new(), Vec::new());
         for (number, wanted) in script.weights.iter().enumerate() {
@@ -136,21 +137,22 @@ impl Machine {
         if launches::is_plain(&wanted.desc) {
             return Ok(Vec::new());
         }
-        let to = (&*wanted.desc, Place::Weight(number));
-        let calls = launches::laid_out(Place::Image, to);
+        let to = Place::Weight(number);
+        let calls = launches::laid_out(Place::Image, &wanted.desc, to);
         let calls = calls.map_err(|Refusal(reason)| EngineError::Device(reason))?;
         calls.into_iter().map(|call| Bound::new(&self.card, call)).collect()
     }
 
     /// Sends weight `number` of a script, unless it is there.
     pub fn refresh(
-        memory: &mut Memory,
-        (streams, plans): (&Streams, &Plans),
-        (held, number): (&Held, usize),
-        (weights, crew): (&dyn WeightSource, &Crew),
+        &mut self,
+        held: &Held,
+        number: usize,
+        weights: &dyn WeightSource,
     ) -> Result<(), EngineError> {
+        let (memory, streams) = (&mut self.memory, &self.streams);
         let copy = held.copies[number];
-        let sent = memory.copies.refresh(copy, (weights, crew), &streams.up)?;
+        let sent = memory.copies.refresh(copy, weights, &self.crew, &streams.up)?;
         if sent != Sent::Before {
             streams.await_sent()?;
         }
@@ -159,7 +161,7 @@ impl Machine {
         }
         let (copies, sent) = (&memory.copies, &memory.sent);
         for call in &held.layouts[number] {
-            call.perform((&streams.compute, plans), sent, |at| match at {
+            call.perform(&streams.compute, &self.plans, sent, |at| match at {
                 Place::Image => copies.of_state(copy),
                 _ => copies.of(copy),
             })?;
@@ -193,7 +195,7 @@ impl Machine {
         mut clock: Option<&mut Clock>,
     ) -> Result<Outcome, EngineError> {
         let (crew, classes) = (Arc::clone(&self.crew), self.subject.graph.classes);
-        batch.put(held, (&mut self.memory, &self.streams.up), (classes, &crew))?;
+        batch.put(held, &mut self.memory, &self.streams.up, classes, &crew)?;
         self.streams.await_sent()?;
         let foreseen = self.foreseen.take();
         if self.subject.soiled {
@@ -231,12 +233,11 @@ impl Machine {
         let stream = &streams.compute;
         match line {
             Line::Weight(number) => {
-                let from = (weights, &*self.crew);
-                Self::refresh(memory, (streams, plans), (held, *number), from)?;
+                self.refresh(held, *number, weights)?;
             }
             Line::Call(call) => {
                 let place = |at| memory.place(&held.copies, at);
-                call.perform((stream, plans), &memory.sent, place)?;
+                call.perform(stream, plans, &memory.sent, place)?;
             }
             Line::Up { from, to, bytes } => {
                 let part = *from..from + bytes;
@@ -250,7 +251,7 @@ impl Machine {
                 landed.push(landing);
             }
             Line::Begin { way, near, far_offset } => {
-                self.moving.begin(*way, (stream, &memory.arena), *near, *far_offset)?;
+                self.moving.begin(*way, stream, &memory.arena, *near, *far_offset)?;
                 (self.subject.watch)(match way {
                     Way::Out => Passing::SwapOut,
                     Way::In => Passing::SwapIn,
@@ -274,14 +275,16 @@ impl Batch<'_> {
     fn put(
         &self,
         held: &Held,
-        (memory, up): (&mut Memory, &Stream),
-        (classes, crew): (usize, &Crew),
+        memory: &mut Memory,
+        up: &Stream,
+        classes: usize,
+        crew: &Crew,
     ) -> Result<(), EngineError> {
         let (script, staging) = (&held.script, &mut memory.staging);
         let key = |&node: &usize| mask_key(self.dropout_key, node);
         let keys: Vec<u64> = script.masks.iter().map(key).collect();
         if memory.ahead.take(self.images, &mut memory.sent)? == Taken::Nothing {
-            pictures::send((&memory.sent, staging), self.images, (up, crew, Turn::First))?;
+            pictures::send(self.images, &memory.sent, staging, up, crew, Turn::First)?;
         }
         if !keys.is_empty() {
             let (at, keys) = (script.keys_at, bytemuck::cast_slice(&keys));

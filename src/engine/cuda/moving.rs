@@ -63,14 +63,15 @@ impl Moving {
     pub fn begin(
         &mut self,
         way: Way,
-        (compute, arena): (&Stream, &Buffer),
+        compute: &Stream,
+        arena: &Buffer,
         near: Span,
         far_offset: usize,
     ) -> Result<(), EngineError> {
         let stream = &self.streams[way as usize];
         compute.record(&self.computed)?;
         stream.wait(&self.computed)?;
-        copy((way, stream), &mut self.pieces, (arena, near), far_offset)?;
+        copy(way, stream, &mut self.pieces, arena, near, far_offset)?;
         let ended = match self.ended.entry((far_offset, way)) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
@@ -110,7 +111,7 @@ impl Moving {
         for _ in 0..MEASURED {
             for (way, stream) in ways.into_iter().zip(&self.streams) {
                 let offset = way as usize * half;
-                copy((way, stream), &mut self.pieces, (arena, Span { offset, bytes }), offset)?;
+                copy(way, stream, &mut self.pieces, arena, Span { offset, bytes }, offset)?;
             }
         }
         let ended = [mark(&self.streams[0])?, mark(&self.streams[1])?];
@@ -127,9 +128,11 @@ impl Moving {
 
 /// Puts a copy into a stream, piece by piece of the far tier.
 fn copy(
-    (way, stream): (Way, &Stream),
+    way: Way,
+    stream: &Stream,
     pieces: &mut [Staging],
-    (arena, near): (&Buffer, Span),
+    arena: &Buffer,
+    near: Span,
     far_offset: usize,
 ) -> Result<(), EngineError> {
     let (mut start, end) = (0, far_offset + near.bytes);

@@ -16,9 +16,12 @@ const SENT_BYTES: usize = 16 << 20;
 /// # Errors
 /// The driver's.
 pub fn send(
-    (to, staging): (&Buffer, &mut Staging),
     images: &[f32],
-    (up, crew, turn): (&Stream, &Crew, Turn),
+    to: &Buffer,
+    staging: &mut Staging,
+    up: &Stream,
+    crew: &Crew,
+    turn: Turn,
 ) -> Result<(), cuda::Error> {
     let images: &[u8] = bytemuck::cast_slice(images);
     for (number, part) in images.chunks(SENT_BYTES).enumerate() {
@@ -155,7 +158,7 @@ impl Messenger {
         if self.staging.bytes() < size_of_val(images) {
             self.staging = Staging::new(&self.context, size_of_val(images))?;
         }
-        send((to, &mut self.staging), images, (&self.stream, &self.crew, Turn::Last))?;
+        send(images, to, &mut self.staging, &self.stream, &self.crew, Turn::Last)?;
         self.stream.synchronize()
     }
 }

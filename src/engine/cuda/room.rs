@@ -59,7 +59,7 @@ pub fn check(
         let request = Request { graph, layout, batch, direction, element, frozen };
         let written = Written::least(request, Some(&mut plans), limits)?;
         let besides = written.script.besides_bytes(layout);
-        written.check((graph, limits), (batch, direction), besides)?;
+        written.check(graph, limits, batch, direction, besides)?;
         let Written { script, draft, .. } = written;
         // Where there is a choice it takes what it may have.
         let most = match limits.in_direction(direction).mode.fits_a_budget() {

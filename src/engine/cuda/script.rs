@@ -223,7 +223,7 @@ impl<'a, 'p> Writer<'a, 'p> {
         if let Some(role) = missing {
             return Err(Refusal(format!("{role:?} is missing")));
         }
-        for call in launches::of((operation, product), &at)? {
+        for call in launches::of(operation, product, &at)? {
             self.call(call);
         }
         Ok(())

@@ -108,7 +108,8 @@ impl Limits {
     /// lives.
     pub fn refusal(
         &self,
-        (samples, direction): (usize, Direction),
+        samples: usize,
+        direction: Direction,
         wanted_bytes: usize,
         most: &str,
     ) -> EngineError {

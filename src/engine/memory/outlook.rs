@@ -69,7 +69,8 @@ impl Outlook {
     pub fn compare(
         &mut self,
         of_steps: &[f64],
-        (samples, near_bytes): (usize, usize),
+        samples: usize,
+        near_bytes: usize,
         told: &mut Vec<Expected>,
     ) -> Compared {
         let mut seconds = 0.0;

@@ -74,12 +74,12 @@ pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate
     };
     let mut family = Vec::new();
     for flight in flights {
-        family.extend(chain(uses, costs, (allowed, &[]), flight));
+        family.extend(chain(uses, costs, allowed, &[], flight));
         if let [_, _, ..] = allowed {
             // What is computed again needs room itself: with copies alone, made at once, there is
             // the least to hold, whatever the prices.
             let converted = if flight == Flight::AtOnce { &[] } else { allowed };
-            family.extend(chain(uses, costs, (&[Fate::Swap], converted), flight));
+            family.extend(chain(uses, costs, &[Fate::Swap], converted, flight));
         }
     }
     let order = |a: &Candidate, b: &Candidate| {
@@ -98,7 +98,8 @@ pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate
 fn chain(
     uses: &Uses<'_>,
     costs: &Costs,
-    (let_go, conversions): (&[Fate], &[Fate]),
+    let_go: &[Fate],
+    conversions: &[Fate],
     flight: Flight,
 ) -> Vec<Candidate> {
     let moved = |&&value: &&usize| uses.draft.bytes[value] >= MOVED_BYTES_MIN;
@@ -120,7 +121,7 @@ fn chain(
         // Each conversion leaves a swapped value less.
         for _ in 0..movable {
             let last = links.last().expect("it began with one");
-            let Some(better) = converted(uses, costs, conversions, (last, at_a_time)) else {
+            let Some(better) = converted(uses, costs, conversions, last, at_a_time) else {
                 break;
             };
             links.push(better);
@@ -135,14 +136,15 @@ fn converted(
     uses: &Uses<'_>,
     costs: &Costs,
     allowed: &[Fate],
-    (last, at_a_time): (&Candidate, usize),
+    last: &Candidate,
+    at_a_time: usize,
 ) -> Option<Candidate> {
     if last.forecast.waits <= 0.0 || !allowed.contains(&Fate::Recompute) {
         return None;
     }
     let swapped = uses.saved.iter().filter(|&&value| last.fates[value] == Fate::Swap);
     let priced = swapped.filter_map(|&value| {
-        let seconds = price(uses, costs, &last.fates, (value, Fate::Recompute))?;
+        let seconds = price(uses, costs, &last.fates, value, Fate::Recompute)?;
         Some((seconds / uses.draft.bytes[value] as f64, value))
     });
     let mut priced: Vec<(f64, usize)> = priced.collect();
@@ -168,7 +170,7 @@ pub fn converting(uses: &Uses<'_>, costs: &Costs, from: &Candidate) -> Vec<Candi
         let fates = &links.last().unwrap_or(from).fates;
         let swapped = (0..fates.len()).filter(|&value| fates[value] == Fate::Swap);
         let priced = swapped.filter_map(|value| {
-            let seconds = price(uses, costs, fates, (value, Fate::Recompute))?;
+            let seconds = price(uses, costs, fates, value, Fate::Recompute)?;
             Some((seconds / uses.draft.bytes[value] as f64, value))
         });
         let mut priced: Vec<(f64, usize)> = priced.collect();
@@ -192,7 +194,7 @@ fn next(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], last: &Candidate) -> V
         let mut tried: Vec<(f64, usize)> = waiting
             .iter()
             .filter(|&&value| may(value))
-            .filter_map(|&value| Some((price(uses, costs, &last.fates, (value, fate))?, value)))
+            .filter_map(|&value| Some((price(uses, costs, &last.fates, value, fate)?, value)))
             .collect();
         tried.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         for (at, (price, value)) in tried.into_iter().enumerate() {
@@ -222,12 +224,7 @@ fn next(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], last: &Candidate) -> V
 }
 
 /// Seconds of a link, or of computing, that it would take to let a value go; `None`: it cannot.
-fn price(
-    uses: &Uses<'_>,
-    costs: &Costs,
-    fates: &[Fate],
-    (value, fate): (usize, Fate),
-) -> Option<f64> {
+fn price(uses: &Uses<'_>, costs: &Costs, fates: &[Fate], value: usize, fate: Fate) -> Option<f64> {
     match fate {
         Fate::Keep => None,
         // The state has it.

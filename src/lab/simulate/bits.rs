@@ -72,7 +72,8 @@ pub(super) fn curve(events: &[Event]) -> Curve {
 /// The final state, and the validation errors on the way to it.
 pub(super) fn check(
     scenario: &Scenario,
-    (played, result): (&Played, &RunResult),
+    played: &Played,
+    result: &RunResult,
     events: &[Event],
     calm: &Calm,
 ) -> Result<(), String> {

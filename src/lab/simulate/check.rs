@@ -118,7 +118,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     if result.status == Status::Completed {
         check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
         if as_calm && marks.bits_are_known(scenario, played) {
-            bits::check(scenario, (played, result), &events, calm).map_err(Fault::Wrong)?;
+            bits::check(scenario, played, result, &events, calm).map_err(Fault::Wrong)?;
         }
     }
     Ok(())

@@ -75,7 +75,7 @@ impl Nodes {
 
     /// The training set, some of whose files cannot be copied where a fault says so.
     pub fn samples(&self, faults: &[Fault], listing: Listing) -> DataSet {
-        let set = stand_in::samples(SAMPLES, 0, (self.plane.layout, listing));
+        let set = stand_in::samples(SAMPLES, 0, self.plane.layout, listing);
         let files = self.files();
         let unread = faults.iter().filter_map(|fault| match fault {
             Fault::Unread { draw } => Some(files[(draw % files.len() as u64) as usize].clone()),

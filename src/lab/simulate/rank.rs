@@ -211,7 +211,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let (sightings, state) = (Arc::clone(attempt.sightings), Committed::default());
     let whose = (attempt.number, process);
     let compute = StandIn::new(clock, sightings, whose, instructions, Arc::clone(&state));
-    let materials = materials(attempt, (process, listing), (compute, instructions));
+    let materials = materials(attempt, process, listing, compute, instructions);
     let prepared = prepare_from(&around, materials);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
         true => in_file(attempt, around.storage.as_ref(), prepared, &standing),
@@ -227,16 +227,18 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
 /// What a process trains, and with what.
 fn materials(
     attempt: &Attempt<'_>,
-    (process, listing): (usize, Listing),
-    (compute, instructions): (StandIn, Instructions),
+    process: usize,
+    listing: Listing,
+    compute: StandIn,
+    instructions: Instructions,
 ) -> Materials {
     let evaluates = attempt.scenario.config.evaluation.every != Every::Never;
     Materials {
         train: match attempt.nodes {
             Some(nodes) => nodes.samples(&attempt.scenario.faults, listing),
-            None => samples(SAMPLES, 0, (Layout::OneFile, listing)),
+            None => samples(SAMPLES, 0, Layout::OneFile, listing),
         },
-        validation: evaluates.then(|| samples(VALIDATION, 1, (Layout::OneFile, Listing::Own))),
+        validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile, Listing::Own)),
         graph: graph(),
         inline: Some(Box::new(compute)),
         arithmetic: instructions.name().into(),

@@ -67,7 +67,7 @@ pub fn files(number: u64, split: u64, layout: Layout) -> BTreeMap<PathBuf, Vec<u
 }
 
 /// A set in a store of its own.
-pub fn samples(number: u64, split: u64, (layout, listing): (Layout, Listing)) -> DataSet {
+pub fn samples(number: u64, split: u64, layout: Layout, listing: Listing) -> DataSet {
     let mut store = MemoryStore::default();
     files(number, split, layout).into_iter().for_each(|(file, bytes)| store.put(file, bytes));
     let classes = (0..CLASSES).map(|class| format!("class-{class}")).collect();

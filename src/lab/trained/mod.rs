@@ -12,7 +12,7 @@ use crate::model::{catalogue, layout};
 use crate::observe::console::say;
 use crate::observe::refusal::{if_there, insist};
 use crate::train::checkpoint::weights::{self, Named, Weights, WeightsError};
-use crate::train::checkpoint::{CheckpointError, Snapshot, store};
+use crate::train::checkpoint::{CheckpointError, Snapshot};
 use crate::train::compute::committed::Which;
 
 pub mod page;
@@ -60,6 +60,7 @@ pub struct Trained {
     pub config: Config,
     /// What was trained.
     pub snapshot: Snapshot,
+    normalization: Normalization,
     engine: Box<dyn Compute>,
     weights: Weights,
 }
@@ -90,6 +91,7 @@ impl Trained {
         let place = weights::locate(path)?;
         let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
         let config = configuration(&place, set, &snapshot)?;
+        let normalization = normalization(&config, set, &snapshot);
         let graph = catalogue::of(&config.model, snapshot.input, snapshot.classes.len())
             .map_err(|error| TrainedError::Usage(error.to_string()))?;
         let layout = layout::of(&graph);
@@ -99,7 +101,7 @@ impl Trained {
         let threads = threads.unwrap_or_else(|| cores.min(engine::team_max()));
         let engine = engine::open(&config.device, &graph, threads)
             .map_err(|error| elsewhere(&config, error))?;
-        Ok(Self { config, snapshot, engine, weights })
+        Ok(Self { config, snapshot, normalization, engine, weights })
     }
 
     /// How its pictures are looked at.
@@ -112,7 +114,7 @@ impl Trained {
             channels: channels as u32,
             augment: false,
             look: self.config.data.look(),
-            normalization: Normalization::of(&self.config.data),
+            normalization: self.normalization,
             seed: self.config.run.seed,
             bad_image: self.config.data.bad_image,
         }
@@ -136,6 +138,28 @@ impl Trained {
     }
 }
 
+/// The key of `KEY=VALUE`.
+fn key_of(text: &str) -> &str {
+    text.split('=').next().unwrap_or(text).trim()
+}
+
+/// How pictures are normalised: as the weights were trained, unless a person now says otherwise.
+fn normalization(config: &Config, set: &[String], snapshot: &Snapshot) -> Normalization {
+    let now = Normalization::of(&config.data);
+    let is_said = set.iter().any(|text| ["data.mean", "data.deviation"].contains(&key_of(text)));
+    match snapshot.normalization {
+        Some(own) if own != now && !is_said => {
+            let [(_, mean), (_, deviation)] = own.texts();
+            say!(
+                "pictures are normalised as the checkpoint was trained, with data.mean={mean} \
+                 data.deviation={deviation}: the configuration says otherwise"
+            );
+            own
+        }
+        _ => now,
+    }
+}
+
 /// The configuration of the run that the checkpoint belongs to: in the run, or beside a checkpoint
 /// that was copied out of it.
 fn configuration(
@@ -153,8 +177,7 @@ fn configuration(
              checkpoint in its run directory, or copy that run's config.toml to {shown}"
         )));
     }
-    let key_of = |text: &str| text.split('=').next().map(|key| key.trim().to_owned());
-    let named = set.iter().find(|text| key_of(text).as_deref() == Some("model.name"));
+    let named = set.iter().find(|text| key_of(text) == "model.name");
     if let Some(text) = named {
         return Err(TrainedError::Usage(format!(
             "-s {}: the model is that of the checkpoint, {}",
@@ -162,11 +185,9 @@ fn configuration(
             snapshot.model_name.shown()
         )));
     }
-    let copied = place.folder.as_ref().is_some_and(|folder| !folder.starts_with(store::FOLDER));
     let of_run = snapshot.state.config_fingerprint;
     // An imported checkpoint is of no run.
-    let of_a_run = copied && of_run != 0;
-    if of_a_run && identity::fingerprint(&parse::of_run(&file, &[])?) != of_run {
+    if of_run != 0 && identity::fingerprint(&parse::of_run(&file, &[])?) != of_run {
         say!("warning: {shown} is another configuration than that of the checkpoint's run");
     }
     let mut config = parse::of_run(&file, set)?;

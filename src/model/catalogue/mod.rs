@@ -73,12 +73,12 @@ pub const MODELS: &[Entry] = &[
 /// A catalogue model, or a model file if `name` ends in `.toml`. `image` is channels, height and
 /// width; `width` multiplies the layer widths of mlp and cnn11.
 pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Graph, ModelError> {
-    built((name, None), image, classes, width)
+    built(name, None, image, classes, width)
 }
 
 /// The model of a configuration: of the text that its run has begun with, where there is one.
 pub fn of(model: &config::Model, image: Shape, classes: usize) -> Result<Graph, ModelError> {
-    built((&model.found_name(), model.text.as_deref()), image, classes, model.width)
+    built(&model.found_name(), model.text.as_deref(), image, classes, model.width)
 }
 
 /// A run that begins is of this model: should its file change, it goes on with no other.
@@ -110,7 +110,8 @@ fn read_text(name: &str) -> Result<String, ModelError> {
 }
 
 fn built(
-    (name, text): (&str, Option<&str>),
+    name: &str,
+    text: Option<&str>,
     image: Shape,
     classes: usize,
     width: f64,

@@ -184,14 +184,14 @@ fn walk(
         let before = *counted.last().expect("the beginning is never removed");
         match *entry {
             Entry::Step(line) => {
-                check_writer((line.step, line.attempt), &mut newest_attempt, &mut report);
+                check_writer(line.step, line.attempt, &mut newest_attempt, &mut report);
                 check_totals(&line, before, &mut report);
                 check(&line, &mut report);
                 let (first, last) = (line.step, line.step);
                 counted.push(Counted { first, last, cursor: Some(line.cursor), proved: true });
             }
             Entry::Gap { from, to, cursor, attempt } => {
-                check_writer((from, attempt), &mut newest_attempt, &mut report);
+                check_writer(from, attempt, &mut newest_attempt, &mut report);
                 if from != before.last + 1 {
                     report.find(from, Problem::OutOfSequence { after: before.last });
                 }
@@ -219,7 +219,7 @@ fn walk(
 }
 
 /// A line of a step that an attempt wrote.
-fn check_writer((step, attempt): (u64, u32), newest: &mut u32, report: &mut AuditReport) {
+fn check_writer(step: u64, attempt: u32, newest: &mut u32, report: &mut AuditReport) {
     if attempt < *newest {
         report.find(step, Problem::CutOffWriter { attempt, newest: *newest });
     }

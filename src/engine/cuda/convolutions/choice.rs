@@ -74,8 +74,8 @@ impl Convolution {
                     continue;
                 }
                 let config = [config];
-                let from = (attribute::PLAN_CONFIG, Values::Descriptors(&config));
-                let Some(plan) = refused.unless(target.plan(from))? else { continue };
+                let plan = target.plan(attribute::PLAN_CONFIG, Values::Descriptors(&config));
+                let Some(plan) = refused.unless(plan)? else { continue };
                 match refused.unless(self.planned(plan, &graph))? {
                     Some(Ok(planned)) => return Ok(Chosen::Plan(Box::new(planned))),
                     Some(Err(Refusal(why))) => refused.because(&why),
@@ -96,8 +96,7 @@ impl Convolution {
         // Before cuDNN reads it: what it does with other tensors would reach beyond ours.
         self.check(json).map_err(|Refusal(why)| refused(why))?;
         let graph = self.graph(target)?;
-        let from = (attribute::PLAN_JSON, Values::Text(json.as_bytes()));
-        let plan = target.plan(from)?;
+        let plan = target.plan(attribute::PLAN_JSON, Values::Text(json.as_bytes()))?;
         self.planned(plan, &graph)?.map_err(|Refusal(why)| refused(why))
     }
 

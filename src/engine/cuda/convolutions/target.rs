@@ -61,7 +61,7 @@ impl<'a> Target<'a> {
     }
 
     /// A plan from a proposal or from JSON.
-    pub fn plan(&self, (name, values): (i32, Values<'_>)) -> Result<Descriptor, Error> {
+    pub fn plan(&self, name: i32, values: Values<'_>) -> Result<Descriptor, Error> {
         // JSON comes before the card that it is read for.
         let plan = Descriptor::new(self.cudnn(), kind::EXECUTION_PLAN)?.set(name, values)?;
         match self {

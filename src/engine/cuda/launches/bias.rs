@@ -18,7 +18,7 @@ pub fn finished(
 ) -> Result<Vec<Call>, Refusal> {
     match pass {
         ProductPass::Forward { activation, .. } if has_bias => {
-            Ok(vec![added(dst, *activation, (at(Role::Dst), at(Role::Bias)))?])
+            Ok(vec![added(dst, *activation, at(Role::Dst), at(Role::Bias))?])
         }
         ProductPass::Forward { activation: Activation::Relu, direction } => {
             let to = at(Role::Dst);
@@ -31,7 +31,7 @@ pub fn finished(
 }
 
 /// Adds the bias, in place.
-fn added(dst: &Desc, activation: Activation, (to, bias): (At, At)) -> Result<Call, Refusal> {
+fn added(dst: &Desc, activation: Activation, to: At, bias: At) -> Result<Call, Refusal> {
     let relu = usize::from(activation == Activation::Relu);
     let launch = Launch::of("add_bias", dst.element).at(&[to, bias]);
     let launch = launch.ints(&[relu, elements(dst), dst.dims[1], pitch(dst)]);

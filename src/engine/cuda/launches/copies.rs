@@ -31,12 +31,11 @@ struct Extent<'a> {
 
 /// A copy's launch by groups of eight channels, where one side has its channels innermost.
 fn by_groups(from: Side<'_>, to: Side<'_>, extent: Extent<'_>) -> Option<Result<Call, Refusal>> {
-    let Extent { dims, fills, outer } = extent;
     let (f, t) = (strides(from.desc), strides(to.desc));
-    if dims.len() != GROUPED_DIMENSIONS || (f[1] != 1 && t[1] != 1) {
+    if extent.dims.len() != GROUPED_DIMENSIONS || (f[1] != 1 && t[1] != 1) {
         return None;
     }
-    Some(grouped((from, &f), (to, &t), (dims, outer), fills))
+    Some(grouped(from, &f, to, &t, extent))
 }
 
 /// The same for what is one row on both sides.
@@ -48,15 +47,19 @@ fn as_row(from: Side<'_>, to: Side<'_>, dims: &[usize]) -> Option<Result<Call, R
     }
     let row = [1, elements(to.desc), 1, 1];
     let strides = [row[1], 1, 1, 1];
-    Some(grouped((from, &strides), (to, &strides), (&row, 1), false))
+    let extent = Extent { dims: &row, fills: false, outer: 1 };
+    Some(grouped(from, &strides, to, &strides, extent))
 }
 
+/// `f` and `t` are the strides of both sides.
 fn grouped(
-    (from, f): (Side<'_>, &[usize]),
-    (to, t): (Side<'_>, &[usize]),
-    (dims, outer): (&[usize], usize),
-    fills: bool,
+    from: Side<'_>,
+    f: &[usize],
+    to: Side<'_>,
+    t: &[usize],
+    extent: Extent<'_>,
 ) -> Result<Call, Refusal> {
+    let Extent { dims, fills, outer } = extent;
     let groups = dims[1].div_ceil(LANES);
     let count = outer * groups * dims[2] * dims[3];
     let name = format!("copy_groups_{}_{}", word(from.desc.element), word(to.desc.element));
@@ -101,8 +104,10 @@ fn has_lanes(desc: &Desc) -> bool {
 
 /// A box of one tensor, from these offsets on, is all of the other.
 pub fn copied(
-    (from, from_at): (&Desc, At),
-    (to, to_at): (&Desc, At),
+    from: &Desc,
+    from_at: At,
+    to: &Desc,
+    to_at: At,
     offsets: &[usize],
 ) -> Result<Vec<Call>, Refusal> {
     let source = Side { desc: from, at: from_at, offset: offset(from, offsets) };

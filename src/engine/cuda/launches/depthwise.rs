@@ -14,12 +14,13 @@ pub fn depthwise(
 ) -> Option<Result<Vec<Call>, Refusal>> {
     let blocks = DepthwiseBlocks::of(operation)?;
     let Settled::Conv { src, dst, window, pass, .. } = operation else { return None };
-    Some(calls(&blocks, (src, dst), window, pass, at))
+    Some(calls(&blocks, src, dst, window, pass, at))
 }
 
 fn calls(
     blocks: &DepthwiseBlocks,
-    (src, dst): (&Desc, &Desc),
+    src: &Desc,
+    dst: &Desc,
     window: &Window,
     pass: &ProductPass<usize>,
     at: &dyn Fn(Role) -> At,

@@ -5,14 +5,14 @@ use crate::engine::cuda::layout::{CHANNELS_LAST, LANES, Planes, lanes};
 use crate::engine::plan::operation::{Direction, Pass, Pooling, Refusal, Role, Window};
 use crate::engine::plan::tensor::Desc;
 
-/// The pool's kernel and what it has before sizes.
+/// The pool's kernel, of those whose names have `groups`, and what it has before sizes.
 fn begun(
-    (kind, by_groups): (Pooling, bool),
+    kind: Pooling,
+    groups: &str,
     src: &Desc,
     pass: &Pass<usize>,
     at: &dyn Fn(Role) -> At,
 ) -> Launch {
-    let groups = if by_groups { "_groups" } else { "" };
     let launch = |pool, pass| Launch::of(&format!("{pool}_pool{groups}_{pass}"), src.element);
     let inside = usize::from(kind == Pooling::AverageInside);
     match (kind, pass) {
@@ -40,14 +40,15 @@ fn begun(
 /// What the card is told.
 pub fn pool(
     kind: Pooling,
-    (src, dst): (&Desc, &Desc),
+    src: &Desc,
+    dst: &Desc,
     window: &Window,
     pass: &Pass<usize>,
     at: &dyn Fn(Role) -> At,
 ) -> Result<Call, Refusal> {
     let (x, y) = (planes(src)?, planes(dst)?);
     let by_groups = src.order == CHANNELS_LAST && dst.order == CHANNELS_LAST;
-    let launch = begun((kind, by_groups), src, pass, at);
+    let launch = begun(kind, if by_groups { "_groups" } else { "" }, src, pass, at);
     let [n, c, h, w] = match pass {
         Pass::Forward(_) => y.dims,
         Pass::Backward(_) => x.dims,

@@ -53,7 +53,7 @@ pub fn product(
             let mut calls = vec![call(at(Role::Src), result, from)];
             if !is_final {
                 let origin = vec![0; weights.dims.len()];
-                calls.extend(copied((&product.weights, result), (weights, to), &origin)?);
+                calls.extend(copied(&product.weights, result, weights, to, &origin)?);
             }
             calls.extend(finished(dst, bias.is_some(), pass, at)?);
             Ok(calls)

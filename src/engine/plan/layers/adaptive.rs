@@ -48,7 +48,8 @@ impl AdaptiveAverage {
 /// The step that computes the one from the other, in f32.
 fn average(
     builder: &mut Builder<'_>,
-    (from, pass): (&Tensor, Pass),
+    from: &Tensor,
+    pass: Pass,
     dims: &[usize],
 ) -> Result<Tensor, EngineError> {
     let windows = AdaptiveAverage::windows(builder);
@@ -79,7 +80,7 @@ impl Layer for AdaptiveAverage {
             Self::Uneven => {
                 let input = builder.spatial(&inputs[0], graph.shape_of(node.inputs[0]))?;
                 let to = builder.dims(node.shape);
-                let output = average(builder, (&input, Pass::Forward), &to)?;
+                let output = average(builder, &input, Pass::Forward, &to)?;
                 Ok(Forward::new(input, output))
             }
         }
@@ -100,7 +101,7 @@ impl Layer for AdaptiveAverage {
                 let node = &graph.nodes[builder.node];
                 let gradient = builder.spatial(gradient, node.shape)?;
                 let to = builder.dims(graph.shape_of(node.inputs[0]));
-                Ok(vec![Some(average(builder, (&gradient, Pass::Backward), &to)?)])
+                Ok(vec![Some(average(builder, &gradient, Pass::Backward, &to)?)])
             }
         }
     }
