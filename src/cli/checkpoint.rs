@@ -215,18 +215,19 @@ fn verify(entries: &[Entry], form: Form) -> ExitCode {
 
 fn export(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
     let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
-    publish((&snapshot, which), &weights::export(&snapshot), file)
+    publish(&snapshot, which, &weights::export(&snapshot), file)
 }
 
 fn export_onnx(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
     let root = weights::locate(path)?.root;
     let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
     let bytes = onnx::bytes(path, &root, &snapshot).map_err(Failure::Usage)?;
-    publish((&snapshot, which), &bytes, file)
+    publish(&snapshot, which, &bytes, file)
 }
 
 fn publish(
-    (snapshot, which): (&Snapshot, Which),
+    snapshot: &Snapshot,
+    which: Which,
     bytes: &[u8],
     file: &Path,
 ) -> Result<ExitCode, Failure> {

@@ -132,17 +132,13 @@ fn shown(args: &Show) -> Result<Vec<Resolved>, ConfigError> {
     for key in manual::names() {
         let (section, name) = key.split_once('.').unwrap_or_default();
         let Some(value) = table.get(section).and_then(|own| own.get(name)) else { continue };
-        let (value, from) = (value.clone(), origin(&args.config, &args.set, (section, name))?);
+        let (value, from) = (value.clone(), origin(&args.config, &args.set, section, name)?);
         values.push(Resolved { key, value, from });
     }
     Ok(values)
 }
 
-fn origin(
-    path: &Path,
-    set: &[String],
-    (section, name): (&str, &str),
-) -> Result<String, ConfigError> {
+fn origin(path: &Path, set: &[String], section: &str, name: &str) -> Result<String, ConfigError> {
     let key = format!("{section}.{name}");
     let sets = |text: &&String| {
         let typed = text.split('=').next().unwrap_or_default().trim();

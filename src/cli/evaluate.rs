@@ -114,7 +114,7 @@ impl<E: Into<TrainedError>> From<E> for Failure {
 fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
     let (path, which) = args.chosen.weights().map_err(TrainedError::from)?;
-    let mut trained = Trained::open((&path, which), &args.set, args.threads)?;
+    let mut trained = Trained::open(&path, which, &args.set, args.threads)?;
     if let Some(folder) = &args.data {
         name_set(folder, &mut trained.config)?;
     }

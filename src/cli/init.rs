@@ -115,7 +115,7 @@ fn init(args: &Args) -> Result<(), Refused> {
     data.validation = Some(validation);
     said.iter().chain(&seen.warnings).for_each(|line| print_line!("{line}"));
     let of_training = open(&data, Split::Train, SEED)?;
-    let choice = chosen(args, (&name, &data), &seen, &of_training)?;
+    let choice = chosen(args, &name, &data, &seen, &of_training)?;
     let text = choice.text(&seen);
     let config = written(&output, &text)?;
     print_line!("{}", choice.line(steps(&config, &of_training)?));
@@ -182,7 +182,8 @@ fn look(data: &Data, set: &DataSet) -> Result<Seen, Refused> {
 /// What suits the pictures and this machine; the model and the memory that it takes decide with.
 fn chosen(
     args: &Args,
-    (name, data): (&str, &Data),
+    name: &str,
+    data: &Data,
     seen: &Seen,
     train: &DataSet,
 ) -> Result<Choice, Refused> {
@@ -193,7 +194,7 @@ fn chosen(
         }
         model => model.clone(),
     };
-    let mut choice = Choice::of((name, data), seen, (train.source.len(), machinery), model);
+    let mut choice = Choice::of(name, data, seen, train.source.len(), machinery, model);
     loop {
         let config = choice.config().map_err(usage)?;
         let side = config.data.image_size as usize;

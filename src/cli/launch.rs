@@ -112,7 +112,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
     let beside = note_of_length(args, &job);
-    match claim::claim(&mut job, (owners, past(args)), &fix, &mut |text| say!("{text}"))? {
+    match claim::claim(&mut job, owners, past(args), &fix, &mut |text| say!("{text}"))? {
         Claimed::Completed(result) => {
             if let Err(error) = claim::clear_slots(&job) {
                 say!(

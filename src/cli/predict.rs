@@ -62,7 +62,7 @@ struct Line {
 pub fn run(args: &Args) -> ExitCode {
     let opened = args.chosen.weights().map_err(TrainedError::from);
     let opened =
-        opened.and_then(|(path, which)| Trained::open((&path, which), &args.set, args.threads));
+        opened.and_then(|(path, which)| Trained::open(&path, which, &args.set, args.threads));
     let trained = match opened {
         Ok(trained) => trained,
         Err(error) => return fail(error.exit_code(), error),

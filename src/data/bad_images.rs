@@ -39,7 +39,7 @@ pub fn check_share(
     if skipped as f64 <= max * of as f64 {
         return Ok(());
     }
-    Err(too_many(split, (skipped, of), max, &which()))
+    Err(too_many(split, skipped, of, max, &which()))
 }
 
 /// Standard deviations of chance by which a share must be passed before a part of a set says so of
@@ -53,7 +53,9 @@ const SURE: f64 = 3.0;
 /// There are too many, or none is good.
 pub fn check_look(
     split: Split,
-    (bad, looked, all): (u64, u64, u64),
+    bad: u64,
+    looked: u64,
+    all: u64,
     max: f64,
 ) -> Result<(), DataError> {
     check_any(split, (bad, looked), || "that were looked at".into())?;
@@ -62,10 +64,10 @@ pub fn check_look(
     if bad as f64 - chance <= max * looked as f64 {
         return Ok(());
     }
-    Err(too_many(split, (bad, looked), max, "that were looked at"))
+    Err(too_many(split, bad, looked, max, "that were looked at"))
 }
 
-fn too_many(split: Split, (skipped, of): (u64, u64), max: f64, which: &str) -> DataError {
+fn too_many(split: Split, skipped: u64, of: u64, max: f64, which: &str) -> DataError {
     let percent = 100.0 * skipped as f64 / of as f64;
     DataError::Set(format!(
         "{}: {skipped} of {of} samples {which} could not be decoded ({percent:.2} %), more than \
@@ -81,8 +83,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_set_is_too_bad_only_beyond_chance_and_the_whole_at_once() {
-        let refused =
-            |bad, looked, all| check_look(Split::Train, (bad, looked, all), 0.01).is_err();
+        let refused = |bad, looked, all| check_look(Split::Train, bad, looked, all, 0.01).is_err();
         assert!(!refused(0, 100, 100) && !refused(1, 100, 100));
         assert!(refused(2, 100, 100), "all were looked at");
         assert!(!refused(2, 100, 10_000), "two of a hundred may be chance");

@@ -141,12 +141,12 @@ fn lanes(canvas: &mut Canvas, scale: &Scale, plan: &MemoryPlan) {
                 None => (name, COPIES[lane.saturating_sub(1)]),
             };
             let title = format!("{}: {name}", plan.layers[spell.layer]);
-            bar(canvas, scale, spell, (top, class, &title));
+            bar(canvas, scale, spell, top, class, &title);
         }
     }
 }
 
-fn bar(canvas: &mut Canvas, scale: &Scale, spell: &Spell, (top, class, title): (f64, &str, &str)) {
+fn bar(canvas: &mut Canvas, scale: &Scale, spell: &Spell, top: f64, class: &str, title: &str) {
     let (from, to) = (scale.x(spell.from_seconds), scale.x(spell.to_seconds));
     if to > from {
         let kind = if to - from >= EDGED_MIN { "part" } else { "lane" };

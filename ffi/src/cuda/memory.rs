@@ -138,12 +138,7 @@ impl Staging {
     ///
     /// # Errors
     /// As of `put`.
-    pub fn put_by(
-        &mut self,
-        (crew, turn): (&Crew, Turn),
-        at: usize,
-        from: &[u8],
-    ) -> Result<(), Error> {
+    pub fn put_by(&mut self, crew: &Crew, turn: Turn, at: usize, from: &[u8]) -> Result<(), Error> {
         let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
         // SAFETY: as in `put`.
         unsafe { crew.copy(from.as_ptr(), to.as_ptr(), from.len(), turn) };

@@ -106,13 +106,14 @@ pub fn run(args: &Args) -> Result<ExitCode, DataError> {
         Err(error) => return refused(&error),
     };
     let set = open(&config.data, Split::Train, config.run.seed)?;
-    copy(&config, &set, (&run.id(), args.json), &stop)
+    copy(&config, &set, &run.id(), args.json, &stop)
 }
 
 fn copy(
     config: &Config,
     set: &DataSet,
-    (run_id, form): (&str, Form),
+    run_id: &str,
+    form: Form,
     stop: &AtomicBool,
 ) -> Result<ExitCode, DataError> {
     let order = Order::of(config, set.source.len())?;
@@ -125,7 +126,7 @@ fn copy(
         }
     };
     let (begun, view) = (Instant::now(), View::new());
-    let staged = stage((set, &order), &folder, &config.staging, stop, &|now| view.show(now));
+    let staged = stage(set, &order, &folder, &config.staging, stop, &|now| view.show(now));
     view.end();
     match staged {
         Ok(staged) => {

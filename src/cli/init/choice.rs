@@ -100,9 +100,11 @@ pub struct Choice {
 impl Choice {
     /// For so many training samples.
     pub fn of(
-        (name, data): (&str, &Data),
+        name: &str,
+        data: &Data,
         seen: &Seen,
-        (samples, machinery): (u64, Machinery),
+        samples: u64,
+        machinery: Machinery,
         model: Option<String>,
     ) -> Self {
         let median = seen.sides.median;
@@ -272,7 +274,7 @@ mod tests {
             ..Data::default()
         };
         let machinery = Machinery { processors, ranks };
-        Choice::of(("a \"name\"", &data), &seen(samples, median), (samples, machinery), None)
+        Choice::of("a \"name\"", &data, &seen(samples, median), samples, machinery, None)
     }
 
     #[test]
@@ -319,7 +321,7 @@ mod tests {
         some.counts = (30, 1000);
         let data = Data { train: Some("/p".into()), ..Data::default() };
         let machinery = Machinery { processors: 4, ranks: None };
-        let chosen = Choice::of(("p", &data), &some, (1000, machinery), None);
+        let chosen = Choice::of("p", &data, &some, 1000, machinery, None);
         assert_eq!(chosen.bad_images_max, Some(0.06));
         assert!(
             some.line(Path::new("/p")).contains("30 of 1000"),

@@ -78,7 +78,7 @@ fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, R
     let Begun { mut job, limits, folder, remarks } = begun;
     remarks.iter().for_each(|remark| say!("warning: {remark}"));
     beginning::check_machine(&job)?;
-    let there = claim::look(&mut job, (owners, past), &fix)?;
+    let there = claim::look(&mut job, owners, past, &fix)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));
     if matches!(there, Found::Completed(_)) {
         return Ok(vec![run]);
@@ -87,7 +87,7 @@ fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, R
     let config = &job.config;
     let sets = sets::look(config)?;
     let model = feasible::model(config, &*sets.train.source, resolve_owners(config))?;
-    feasible::check_room(config, &model, (resolve_owners(config), Together::WithOthers))?;
+    feasible::check_room(config, &model, resolve_owners(config), Together::WithOthers)?;
     if there == Found::Unfinished {
         let validation = sets.validation.as_ref().map(|set| &*set.source);
         began_with::check(job.run.storage(), set::identity(&*sets.train.source, validation))?;
@@ -162,7 +162,7 @@ fn first_weights(
         return Ok(None);
     };
     let shapes = (&model.graph, &model.layout);
-    let fitted = state::given_weights(&path, config, (shapes, sets.train.source.classes()))?;
+    let fitted = state::given_weights(&path, config, shapes, sets.train.source.classes())?;
     let value = format!("{} fits", path.shown());
     Ok(Some(Finding { advice: fitted.remarks.join("; "), ..ok("first weights", value) }))
 }
@@ -210,7 +210,7 @@ fn pictures(config: &Config, set: &DataSet, split: Split) -> Result<Finding, Ref
     }
     let (skipped, max) = (bad.len() as u64, config.data.bad_images_max);
     let of = set.source.len();
-    bad_images::check_look(split, (skipped, count, of), max).map_err(|error| {
+    bad_images::check_look(split, skipped, count, of, max).map_err(|error| {
         let named = bad.iter().take(3).map(|(_, bad)| bad.name.shown()).collect::<Vec<_>>();
         DataError::Set(format!("{error} (for example {})", named.join(", ")))
     })?;

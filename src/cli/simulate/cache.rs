@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> ExitCode {
         print_line!("{line}");
     }
     if let Some(path) = &args.out {
-        let page = page::html(setting, &set, (&rows, &relative), &gains, &command);
+        let page = page::html(setting, &set, &rows, &relative, &gains, &command);
         if let Err(error) = FileSystem::new("").write_whole(path, &[page.as_bytes()]) {
             return fail(1, format!("{}: {error}", path.shown()));
         }

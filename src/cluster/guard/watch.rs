@@ -73,7 +73,7 @@ fn sample_until_the_end(orders: &Orders, rank: &PidFd, board: &Board) {
     while !rank.has_ended_within(SAMPLE_EVERY) {
         let reading = board.read();
         let verdict = judge.on(os::monotonic_time(), reading);
-        let Some(words) = condemned(verdict, orders.pid, (board, reading.beat)) else { continue };
+        let Some(words) = condemned(verdict, orders.pid, board, reading.beat) else { continue };
         if !told {
             // Before the kill: the survivors look for it as soon as they have repaired the world.
             last_words::leave(&orders.last_words, last_words::VERDICT, &words);
@@ -85,7 +85,7 @@ fn sample_until_the_end(orders: &Orders, rank: &PidFd, board: &Board) {
 }
 
 /// The reason to kill the rank, if there is one; `beat`: the one that the verdict knows.
-fn condemned(verdict: Verdict, pid: u32, (board, beat): (&Board, u64)) -> Option<String> {
+fn condemned(verdict: Verdict, pid: u32, board: &Board, beat: u64) -> Option<String> {
     match verdict {
         Verdict::Lives => None,
         Verdict::Silent(silence) => {

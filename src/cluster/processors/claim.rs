@@ -57,7 +57,7 @@ pub enum Claim {
 ///
 /// # Errors
 /// What the kernel said; this process is bound to nothing.
-pub fn bind((host, job): (&str, &str), places: &Places) -> io::Result<Claim> {
+pub fn bind(host: &str, job: &str, places: &Places) -> io::Result<Claim> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let each = places.each();
     if !held.is_empty() || each.is_empty() {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn where_there_are_no_places_nobody_is_bound() {
-        let bound = bind(("host", "kintsugi-test"), &Places::Shared).expect("nothing to do");
+        let bound = bind("host", "kintsugi-test", &Places::Shared).expect("nothing to do");
         assert_eq!(bound, Claim::Held);
         assert!(!is_bound());
     }

@@ -244,7 +244,7 @@ impl Holdings {
         let run = self.residents.get(self.source)?.set;
         let mut newcomers = self.receivers.iter().map(|rank| (*rank, &self.residents[*rank]));
         let (rank, newcomer) = newcomers.find(|(_, newcomer)| newcomer.set != run)?;
-        Some((rank, set::refusal((rank, &newcomer.host), newcomer.set, run)))
+        Some((rank, set::refusal(rank, &newcomer.host, newcomer.set, run)))
     }
 
     /// Whether this rank is a newcomer that may not join.

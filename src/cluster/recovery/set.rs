@@ -89,11 +89,7 @@ pub fn difference(sets: &[SetIdentity]) -> Option<String> {
 }
 
 /// Why a newcomer may not join.
-pub(super) fn refusal(
-    (rank, host): (usize, &str),
-    newcomer: SetIdentity,
-    run: SetIdentity,
-) -> String {
+pub(super) fn refusal(rank: usize, host: &str, newcomer: SetIdentity, run: SetIdentity) -> String {
     let how = newcomer.beside(run);
     format!("the newcomer for rank {rank} (on {host}) has listed {how} than the run")
 }

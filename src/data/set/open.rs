@@ -65,10 +65,10 @@ fn open_once(
 ) -> Result<DataSet, DataError> {
     let store = store(data)?;
     let source = match data.validation.as_ref().and_then(Splitting::of) {
-        None => source(data, (split, seed), &*store, cache)?,
+        None => source(data, split, seed, &*store, cache)?,
         Some(splitting) => {
             let whole = Data { validation: None, ..data.clone() };
-            let whole = source(&whole, (Split::Train, seed), &*store, cache)?;
+            let whole = source(&whole, Split::Train, seed, &*store, cache)?;
             Arc::new(Subset::of(whole, split, &splitting)?)
         }
     };
@@ -112,13 +112,14 @@ pub fn reach(data: &Data) -> Result<(), String> {
 /// Reads the set's index from the store.
 fn source(
     data: &Data,
-    (split, seed): (Split, u64),
+    split: Split,
+    seed: u64,
     store: &dyn Store,
     cache: Option<Cache<'_>>,
 ) -> Result<Arc<dyn Source>, DataError> {
     let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
     Ok(match data.format {
-        DataFormat::ImageFolder => Arc::new(image_folder(data, (split, seed), store, cache)?),
+        DataFormat::ImageFolder => Arc::new(image_folder(data, split, seed, store, cache)?),
         DataFormat::Cifar10 => Arc::new(cifar(Cifar::Ten)?),
         DataFormat::Cifar100 => Arc::new(cifar(Cifar::Hundred)?),
         DataFormat::Mnist => Arc::new(mnist::open(store, one_folder(data, split)?, split)?),
@@ -155,7 +156,7 @@ fn tar(
     };
     let path = data.train.as_deref().ok_or_else(|| lacks("data.train", ""))?;
     let cache = cache.map(|cache| cache.folder);
-    let train = Tar::open(store, path, Split::Train.key(), (None, cache))?;
+    let train = Tar::open(store, path, Split::Train.key(), None, cache)?;
     if split == Split::Train {
         return Ok(train);
     }
@@ -163,12 +164,13 @@ fn tar(
     let path = data.validation.as_ref().and_then(Validation::place);
     let path = path.ok_or_else(|| lacks("data.validation", instead))?;
     let classes = Some(train.classes().len());
-    Tar::open(store, path, Split::Validation.key(), (classes, cache))
+    Tar::open(store, path, Split::Validation.key(), classes, cache)
 }
 
 fn image_folder(
     data: &Data,
-    (split, seed): (Split, u64),
+    split: Split,
+    seed: u64,
     store: &dyn Store,
     cache: Option<Cache<'_>>,
 ) -> Result<ImageFolder, DataError> {

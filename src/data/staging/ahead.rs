@@ -64,7 +64,8 @@ pub enum Stage {
 /// # Errors
 /// Something lacks at the end.
 pub fn stage(
-    (set, order): (&DataSet, &Order),
+    set: &DataSet,
+    order: &Order,
     folder: &Arc<Folder>,
     options: &config::Staging,
     stop: &AtomicBool,
@@ -72,7 +73,7 @@ pub fn stage(
 ) -> Result<Staged, AheadError> {
     let mut staged = Staged::default();
     for _ in 0..PASSES_MAX {
-        let progress = copy((set, order), folder, options, (stop, tell))?;
+        let progress = copy(set, order, folder, options, stop, tell)?;
         staged.copied_bytes += progress.copied;
         (staged.files, staged.bytes) = (progress.all.files_total, progress.all.bytes_total);
         let mut read = 0;
@@ -105,10 +106,12 @@ struct Copied {
 }
 
 fn copy(
-    (set, order): (&DataSet, &Order),
+    set: &DataSet,
+    order: &Order,
     folder: &Arc<Folder>,
     options: &config::Staging,
-    (stop, tell): (&AtomicBool, &dyn Fn(Stage)),
+    stop: &AtomicBool,
+    tell: &dyn Fn(Stage),
 ) -> Result<Copied, AheadError> {
     let tally = Arc::new(Tally::default());
     let how = (StagingMode::Before, Pace::new(options.rate, Arc::default()));
@@ -162,7 +165,7 @@ mod tests {
         let again = || {
             let folder = Arc::new(Folder::open(&place).expect("opened"));
             let (options, never) = (config::Staging::default(), AtomicBool::new(false));
-            stage((&set, &order), &folder, &options, &never, &|_| {})
+            stage(&set, &order, &folder, &options, &never, &|_| {})
         };
         let first = again().expect("staged");
         assert_eq!((first.files, first.damaged), (12, 0));
@@ -186,10 +189,10 @@ mod tests {
         let (set, order) = set(root.path());
         let folder = Arc::new(Folder::open(&root.path().join("stage")).expect("opened"));
         let (options, stop) = (config::Staging::default(), AtomicBool::new(true));
-        let ended = stage((&set, &order), &folder, &options, &stop, &|_| {});
+        let ended = stage(&set, &order, &folder, &options, &stop, &|_| {});
         assert_eq!(ended, Err(AheadError::Interrupted));
         stop.store(false, Ordering::Relaxed);
-        let ended = stage((&set, &order), &folder, &options, &stop, &|_| {}).expect("staged");
+        let ended = stage(&set, &order, &folder, &options, &stop, &|_| {}).expect("staged");
         assert_eq!(ended.files, 12);
     }
 

@@ -43,7 +43,8 @@ impl Supply {
         config: &Config,
         set: DataSet,
         order: &Order,
-        (run_id, porters): (&str, Vec<Porter>),
+        run_id: &str,
+        porters: Vec<Porter>,
     ) -> Self {
         let folder = match config.staging.mode {
             StagingMode::None => None,

@@ -139,7 +139,7 @@ impl Copies {
             let bytes = self.tensors[tensor].elements() * F32_BYTES;
             let mut put = Ok(());
             source.read(&self.tensors[tensor], &mut |numbers| {
-                put = staging.put_by((crew, Turn::First), place, bytemuck::cast_slice(numbers));
+                put = staging.put_by(crew, Turn::First, place, bytemuck::cast_slice(numbers));
             })?;
             put?;
             stream.upload(&self.state, place, &self.staging, place..place + bytes)?;

@@ -26,7 +26,7 @@ pub fn send(
     let images: &[u8] = bytemuck::cast_slice(images);
     for (number, part) in images.chunks(SENT_BYTES).enumerate() {
         let at = number * SENT_BYTES;
-        staging.put_by((crew, turn), at, part)?;
+        staging.put_by(crew, turn, at, part)?;
         up.upload(to, at, staging, at..at + part.len())?;
     }
     Ok(())

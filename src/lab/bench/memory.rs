@@ -78,7 +78,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut within = Vec::new();
     for (name, budget) in in_core.budgets(options, &limits)? {
         let limits = Limits { budget_bytes: Some(budget as usize), ..limits.clone() };
-        within.push(Within::settled((shape, device), (name, &limits), runs)?);
+        within.push(Within::settled(shape, device, name, &limits, runs)?);
     }
     let names: Vec<String> = within.iter().map(|within| within.name.clone()).collect();
     let mut all: Vec<(&str, &mut Ours)> = vec![(IN_CORE, &mut whole)];
@@ -185,7 +185,8 @@ fn taken(
 /// # Errors
 /// What the engine says.
 pub fn settled(
-    (shape, device): (&Shape, &Device),
+    shape: &Shape,
+    device: &Device,
     limits: &Limits,
     asked_to_end: &dyn Fn() -> bool,
 ) -> Result<(Ours, Option<Expected>), String> {
@@ -211,11 +212,13 @@ struct Within {
 
 impl Within {
     fn settled(
-        (shape, device): (&Shape, &Device),
-        (name, limits): (String, &Limits),
+        shape: &Shape,
+        device: &Device,
+        name: String,
+        limits: &Limits,
         runs: &Runs,
     ) -> Result<Self, String> {
-        let (ours, expected) = settled((shape, device), limits, &|| runs.asked_to_end())?;
+        let (ours, expected) = settled(shape, device, limits, &|| runs.asked_to_end())?;
         let expected = expected.ok_or("the engine has not planned memory")?;
         Ok(Self { name, ours, expected })
     }

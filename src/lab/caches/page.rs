@@ -149,7 +149,8 @@ fn cold_epoch(gain: &Improvement) -> &'static str {
 pub fn html(
     setting: &Setting,
     set: &Set,
-    (rows, relative): (&[Row], &[Relative]),
+    rows: &[Row],
+    relative: &[Relative],
     gains: &[Improvement],
     command: &str,
 ) -> String {

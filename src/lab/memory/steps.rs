@@ -93,7 +93,7 @@ fn even_rate(of: &StepTime, batch: usize, known: &mut BTreeMap<usize, f64>) -> R
     let plan = engine::memory_plan(&shape.built()?, &Device::default(), batch, of.threads, &limits);
     let plan = plan.map_err(|error| error.to_string())?;
     let saved_bytes: u64 = plan.saved.iter().map(|saved| saved.bytes).sum();
-    let (mut ours, _) = settled((&shape, &Device::default()), &limits, &|| false)?;
+    let (mut ours, _) = settled(&shape, &Device::default(), &limits, &|| false)?;
     let seconds =
         (0..of.steps).map(|_| seconds_of_step(&mut ours)).collect::<Result<Vec<_>, _>>()?;
     let rate = saved_bytes as f64 / median(&seconds);
@@ -155,7 +155,7 @@ impl Point<'_> {
         let device = &Device::default();
         let plan = engine::memory_plan(graph, device, batch, threads, &limits);
         let (worker, refused) = match plan {
-            Ok(_) => (Some(settled((&shape, device), &limits, &|| false)?.0), None),
+            Ok(_) => (Some(settled(&shape, device, &limits, &|| false)?.0), None),
             Err(EngineError::Refused(reason)) => (None, Some(reason)),
             Err(error) => return Err(error.to_string()),
         };

@@ -64,13 +64,14 @@ pub fn costs<'a>(study: &'a Study, summaries: &[RunSummary]) -> Vec<Cost<'a>> {
         let other = |seed: u64| others.iter().find(|(run, _)| run.seed == seed);
         let pairs: Vec<_> =
             runs.iter().filter_map(|run| Some((*run, *other(run.0.seed)?))).collect();
-        (!pairs.is_empty()).then(|| cost_of((arm, against), &pairs, total))
+        (!pairs.is_empty()).then(|| cost_of(arm, against, &pairs, total))
     };
     (1..struck.len()).filter_map(cost).collect()
 }
 
 fn cost_of<'a>(
-    (arm, against): (&'a str, &'a str),
+    arm: &'a str,
+    against: &'a str,
     pairs: &[(Told<'_>, Told<'_>)],
     total_seconds: f64,
 ) -> Cost<'a> {

@@ -106,7 +106,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
         check_status(scenario, played, result, marks),
-        check_weights(scenario, played, calm, (marks, as_calm)),
+        check_weights(scenario, played, calm, marks, as_calm),
         check_survivors(played),
         check_starts(scenario, played, &events, marks),
         check_events(&events),
@@ -232,7 +232,8 @@ fn check_weights(
     scenario: &Scenario,
     played: &Played,
     calm: &Calm,
-    (marks, as_calm): (Marks, bool),
+    marks: Marks,
+    as_calm: bool,
 ) -> Result<(), String> {
     if marks.flipped {
         return Ok(());
@@ -388,7 +389,7 @@ fn check_completed(
     let order = Order::of(&scenario.config, SAMPLES).map_err(|error| error.to_string())?;
     let report = match scenario.is_free() {
         true => rounds::audited(&order, entries, result)?,
-        false => audited(&order, entries, (scenario, result))?,
+        false => audited(&order, entries, scenario, result)?,
     };
     if let Some(finding) = report.findings.first() {
         return Err(format!("audit: {finding}"));
@@ -404,7 +405,8 @@ fn check_completed(
 fn audited(
     order: &Order,
     entries: &[Entry],
-    (scenario, result): (&Scenario, &RunResult),
+    scenario: &Scenario,
+    result: &RunResult,
 ) -> Result<AuditReport, String> {
     let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
     if result.steps != STEPS || report.steps != STEPS {

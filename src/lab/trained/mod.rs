@@ -83,7 +83,8 @@ impl Trained {
     /// It does not verify, lies in no run directory, is of a model that is not known, or has no
     /// such weights.
     pub fn open(
-        (path, which): (&Path, Which),
+        path: &Path,
+        which: Which,
         set: &[String],
         threads: Option<usize>,
     ) -> Result<Self, TrainedError> {

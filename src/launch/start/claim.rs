@@ -38,11 +38,12 @@ pub enum Claimed {
 /// The folder is somebody else's, another configuration's, or cannot be written.
 pub fn claim(
     job: &mut Job,
-    (owners, past): (Owners, Past),
+    owners: Owners,
+    past: Past,
     fix: &dyn Fn(&mut Model) -> Result<(), String>,
     mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
-    if let Found::Completed(result) = look(job, (owners, past), fix)? {
+    if let Found::Completed(result) = look(job, owners, past, fix)? {
         return Ok(Claimed::Completed(result));
     }
     let Job { config, run, .. } = job;
@@ -83,7 +84,8 @@ pub fn claim(
 /// As `claim`'s.
 pub fn look(
     job: &mut Job,
-    (owners, past): (Owners, Past),
+    owners: Owners,
+    past: Past,
     fix: &dyn Fn(&mut Model) -> Result<(), String>,
 ) -> Result<Found, LaunchError> {
     let Job { config, run, nodes, .. } = job;

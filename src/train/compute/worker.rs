@@ -242,7 +242,7 @@ impl<E: Compute + ?Sized> Worker<E> {
         let job = match item {
             Item::Train { job, owner, standing } => {
                 let began = Instant::now();
-                self.train((owner, &standing), &mut totals, board)?;
+                self.train(owner, &standing, &mut totals, board)?;
                 self.tell_expected();
                 let micros = began.elapsed().as_micros() as u64;
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
@@ -350,7 +350,8 @@ impl<E: Compute + ?Sized> Worker<E> {
 
     fn train(
         &mut self,
-        (owner, standing): (u32, &Standing),
+        owner: u32,
+        standing: &Standing,
         totals: &mut Totals,
         board: &Board,
     ) -> Result<(), TrainError> {

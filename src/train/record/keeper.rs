@@ -347,7 +347,7 @@ impl Keeper {
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
         let reason = why::reason(why, status, position, &saved);
         let state_sha256 = Some(self.digest(&rank.state));
-        self.write_result(rank, journal, (status, why), (&reason, &state_sha256))?;
+        self.write_result(rank, journal, status, why, &reason, &state_sha256)?;
         // A disk that has room again only now.
         self.complete_ledger(position, journal);
         let name = name_of(&status);
@@ -370,8 +370,10 @@ impl Keeper {
         &self,
         rank: &Rank,
         journal: &Journal,
-        (status, why): (Status, Why<'_>),
-        (reason, state_sha256): (&str, &Option<String>),
+        status: Status,
+        why: Why<'_>,
+        reason: &str,
+        state_sha256: &Option<String>,
     ) -> Result<(), TrainError> {
         let mut last = String::new();
         for _ in 0..RESULT_TRIES {

@@ -82,9 +82,9 @@ impl Hooks for Repairing<'_> {
         let rank = comm.rank();
         self.state.incoming = None;
         if rank == source {
-            self.given = give((self.state, self.process), comm, receivers)?;
+            self.given = give(self.state, self.process, comm, receivers)?;
         } else if receivers.contains(&rank) {
-            self.state.incoming = Some(receive((self.state, self.process), comm, source)?);
+            self.state.incoming = Some(receive(self.state, self.process, comm, source)?);
         }
         Ok(())
     }
@@ -177,7 +177,8 @@ fn fatal(text: impl Into<String>) -> CommError {
 
 /// The source's side. Returns how each receiver got it, in their order.
 fn give(
-    (state, process): (&State, &Process),
+    state: &State,
+    process: &Process,
     comm: &mut dyn Communicator,
     receivers: &[usize],
 ) -> Result<Vec<Way>, CommError> {
@@ -217,7 +218,8 @@ fn give(
 
 /// A receiver's side.
 fn receive(
-    (state, process): (&State, &Process),
+    state: &State,
+    process: &Process,
     comm: &mut dyn Communicator,
     source: usize,
 ) -> Result<Incoming, CommError> {

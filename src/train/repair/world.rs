@@ -100,7 +100,7 @@ pub fn repair(
         report_notes(rank, &mut record.journal, &repaired.notes);
         let phase = rank.process.met_in().to_string();
         record.event(rank, Kind::FailureDetected { phase, error: error.to_string() });
-        tell(rank, record, spares, &before, (&repaired, &given));
+        tell(rank, record, spares, &before, &repaired, &given);
     }
     if rank.is_writer() {
         record.take_over(rank);
@@ -126,7 +126,8 @@ fn tell(
     record: &mut Record,
     spares: &mut Spares,
     before: &World,
-    (repaired, given): (&Repaired, &[Way]),
+    repaired: &Repaired,
+    given: &[Way],
 ) {
     record.journal.world(&rank.world);
     spares.report(rank, &mut record.journal, before);

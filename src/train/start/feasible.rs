@@ -48,7 +48,8 @@ pub fn model(config: &Config, train: &dyn Source, owners: u32) -> Result<Model, 
 pub fn check_room(
     config: &Config,
     model: &Model,
-    (owners, together): (u32, Together),
+    owners: u32,
+    together: Together,
 ) -> Result<(), TrainError> {
     let owned = config.train.global_batch.div_ceil(u64::from(owners.max(1)));
     let work = Work {

@@ -159,7 +159,7 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
         Entry::Initial => Together::WithOthers,
         _ => Together::Alone,
     };
-    feasible::check_room(config, &model, (around.owners, together))?;
+    feasible::check_room(config, &model, around.owners, together)?;
     let feasible::Model { graph, arithmetic, .. } = model;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = &around.arguments.run_dir;
@@ -198,7 +198,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         order: order.clone(),
     };
     let slots = Arc::new(RwLock::new(Slots::vacant(parts::shape(&layout, config))));
-    let supply = Supply::of(config, train, &order, (&local, porters));
+    let supply = Supply::of(config, train, &order, &local, porters);
     let shared = Shared {
         graph: graph.clone(),
         layout: Arc::clone(&layout),

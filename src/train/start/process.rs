@@ -73,7 +73,7 @@ fn take_when_free(job: String, places: Places) {
 
 /// Whether nothing is left to be tried.
 fn try_take(job: &str, places: &Places) -> bool {
-    match claim::bind((&kintsugi_ffi::os::hostname(), job), places) {
+    match claim::bind(&kintsugi_ffi::os::hostname(), job, places) {
         Ok(claim) => claim == Claim::Held,
         Err(error) => {
             act_on(&format!("run.bind: this rank is not bound to processors: {error}"));

@@ -163,7 +163,7 @@ fn scratch(
     let Fitted { parameters, statistics, remarks, .. } = match config.model.found_init() {
         Some(path) => {
             let model = (&prepared.graph, &**layout);
-            given_weights(&path, config, (model, &prepared.facts.about.classes))?
+            given_weights(&path, config, model, &prepared.facts.about.classes)?
         }
         None => Fitted {
             parameters: init::parameters(&prepared.graph, layout, config.run.seed),
@@ -196,7 +196,8 @@ fn scratch(
 pub fn given_weights(
     path: &Path,
     config: &Config,
-    (model, classes): ((&Graph, &Layout), &[String]),
+    model: (&Graph, &Layout),
+    classes: &[String],
 ) -> Result<Fitted, TrainError> {
     // Errors of the reader name the path.
     let refuse = |error| TrainError::Configuration(format!("model.init: {error}"));

@@ -162,7 +162,7 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
     let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
     if !(lost && around.arguments.launched) {
         let samples = trainer.rank.plan.samples_per_epoch;
-        write_failure(around, place, (&trainer.rank.state.position, samples), error);
+        write_failure(around, place, &trainer.rank.state.position, samples, error);
     }
 }
 
@@ -170,7 +170,8 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
 pub(super) fn write_failure(
     around: &Surroundings,
     place: Moment,
-    (position, samples_per_epoch): (&Position, u64),
+    position: &Position,
+    samples_per_epoch: u64,
     error: &TrainError,
 ) {
     let seconds = around.clock.unix_seconds() - around.origin;
@@ -253,7 +254,7 @@ pub(in crate::train) fn announce(
     let of_rate = schedule::remark(&around.arguments.config.schedule, length);
     let of_weights =
         of_weights.chain(engine::remark(&around.arguments.config.device)).chain(of_rate);
-    let news = keep_sets(around, (plan.set, &sets));
+    let news = keep_sets(around, plan.set, &sets);
     // Sets and device are the same as long as the run goes on: once is enough.
     let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);
     let remarks = remarks.filter(|_| from == From::Scratch);
@@ -288,10 +289,7 @@ pub(in crate::train) fn announce(
 /// Who comes later is to have the order that the ranks have agreed on. Without room for that it
 /// lists the sets as they are then, and is not taken where they have changed. What there is to say
 /// of sets that have changed already.
-fn keep_sets(
-    around: &Surroundings,
-    (listed, sets): (SetIdentity, &[Arc<dyn Source>]),
-) -> Vec<Kind> {
+fn keep_sets(around: &Surroundings, listed: SetIdentity, sets: &[Arc<dyn Source>]) -> Vec<Kind> {
     let folder = around.arguments.run_dir.join(run_folder::CACHE);
     for set in sets {
         if let Err(error) = set.keep(&folder) {

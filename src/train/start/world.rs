@@ -67,7 +67,7 @@ pub(super) fn all_prepared(
         let place = Moment { attempt: around.arguments.attempt.unwrap_or(1), ..Moment::default() };
         let (position, samples) = position_by_ledger(around);
         let place = Moment { step: position.step, ..place };
-        write_failure(around, place, (&position, samples), &error);
+        write_failure(around, place, &position, samples, &error);
     }
     // The launcher ends every rank once one has left with a code: the result comes first.
     let _ = comm.agree(0);

@@ -68,7 +68,8 @@ impl Tar {
         store: &dyn Store,
         path: &Path,
         key: &str,
-        (classes, cache): (Option<usize>, Option<&Path>),
+        classes: Option<usize>,
+        cache: Option<&Path>,
     ) -> Result<Self, DataError> {
         let refuse = |text: String| DataError::Set(format!("{key}: {text}"));
         let paths = pattern::shards(store, path).map_err(|error| error.about(key))?;

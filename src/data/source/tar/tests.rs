@@ -41,7 +41,7 @@ impl Place {
 
     fn open(&self, name: &str) -> Result<Tar, DataError> {
         let cache = self.path("cache");
-        Tar::open(&Direct::default(), &self.path(name), "data.train", (None, Some(&cache)))
+        Tar::open(&Direct::default(), &self.path(name), "data.train", None, Some(&cache))
     }
 
     fn names(&self) -> Vec<String> {
@@ -170,7 +170,7 @@ fn a_shard_that_changes_while_it_is_listed_has_no_index() {
     let place = Place::new();
     let shard = place.path("t-0.tar");
     let store = Growing { files: Direct::default(), grows: &shard };
-    let opened = Tar::open(&store, &shard, "data.train", (None, Some(&place.path("cache"))));
+    let opened = Tar::open(&store, &shard, "data.train", None, Some(&place.path("cache")));
     let error = opened.err().expect("refused");
     assert!(matches!(error, DataError::Store(_)), "{error:?}");
     assert!(error.to_string().ends_with("it changes while it is listed"), "{error}");
@@ -190,7 +190,7 @@ fn what_is_wrong_names_the_key_the_shard_and_the_member() {
     assert!(!place.names().contains(&"t-1.tar.index".to_owned()), "{:?}", place.names());
     write(&place.path("t-1.tar"), 3, &[1, 3]);
     let (store, shards) = (Direct::default(), place.path("t-{0..1}.tar"));
-    let known = Tar::open(&store, &shards, "data.validation", (Some(3), None));
+    let known = Tar::open(&store, &shards, "data.validation", Some(3), None);
     let text = refusal(known);
     assert!(text.ends_with("000004.ppm has label 3, and data.train has 3 classes (0 to 2)"));
     write(&place.path("t-1.tar"), 3, &[]);

@@ -75,7 +75,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     say!("{} bytes, {training:.2} s of training: {rate} B/s", bench.share.bytes);
     let alone = case("training_alone", &[training], &BTreeMap::new());
     let mut report = Report::of("staging", vec![alone], BTreeMap::new());
-    bench.modes(&mut report, (training, rate))?;
+    bench.modes(&mut report, training, rate)?;
     Ok(report)
 }
 
@@ -86,7 +86,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn modes(&self, report: &mut Report, (training, rate): (f64, u64)) -> Result<(), String> {
+    fn modes(&self, report: &mut Report, training: f64, rate: u64) -> Result<(), String> {
         let throttle = format!("data.throttle={{rate=\"{rate}B/s\"}}");
         let mut measured: [Measured; MODES.len()] = Default::default();
         for turn in 0..self.options.repeats {

@@ -53,7 +53,7 @@ pub fn fit(
         found.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
     let differences = Differences::between(&shapes, layout);
     let others = other_number(&differences).or_else(|| other_names(file, classes));
-    let fresh = fresh(&differences, (graph, layout), others.as_deref());
+    let fresh = fresh(&differences, graph, layout, others.as_deref());
     let Some(fresh) = fresh else { return Err(TensorError::Differ(differences)) };
     let mut parameters = init::parameters(graph, layout, seed);
     let mut statistics = init::statistics(layout);
@@ -117,7 +117,8 @@ fn read<'t, 'a: 't>(
 /// PyTorch's models do that were made to answer only. `None`: something else differs.
 fn fresh<'l>(
     differences: &Differences,
-    (graph, layout): (&Graph, &'l Layout),
+    graph: &Graph,
+    layout: &'l Layout,
     other_classes: Option<&str>,
 ) -> Option<Vec<&'l str>> {
     let heads = classifiers(graph, layout);
