@@ -22,13 +22,14 @@ const ORDERLY_MAX: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 /// Rounds of killing before the janitor gives up (a process in an uninterruptible call).
 const KILL_ROUNDS_MAX: u32 = 250;
-/// How long the supervisor waits for its janitor.
+/// How long the supervisor waits for its janitor before it does the work itself.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// A janitor at work.
 #[derive(Debug)]
 pub struct Janitor {
     child: Child,
+    job: String,
 }
 
 impl Janitor {
@@ -38,7 +39,7 @@ impl Janitor {
         command.args(["sweep", job]).stdin(Stdio::piped()).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(variables::JOB).current_dir("/");
         os::detach(&mut command);
-        command.spawn().map(|child| Self { child })
+        command.spawn().map(|child| Self { child, job: job.into() })
     }
 
     /// Tells it which process ends the others in order.
@@ -46,15 +47,22 @@ impl Janitor {
         self.child.stdin.as_mut().map_or(Ok(()), |pipe| writeln!(pipe, "{pid}"))
     }
 
-    /// Lets it do its work and waits for it.
-    pub fn finish(mut self) -> io::Result<()> {
+    /// Lets it do its work and waits for it; does it, where the janitor does not come to its end.
+    ///
+    /// # Errors
+    /// Something stays.
+    pub fn finish(self) -> io::Result<()> {
+        self.finish_within(FINISH_MAX)
+    }
+
+    fn finish_within(mut self, wait_max: Duration) -> io::Result<()> {
         drop(self.child.stdin.take());
-        let end = Instant::now() + FINISH_MAX;
+        let end = Instant::now() + wait_max;
         while self.child.try_wait()?.is_none() {
             if Instant::now() >= end {
                 self.child.kill()?;
                 self.child.wait()?;
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not end"));
+                return clear(&|name| name == self.job);
             }
             std::thread::sleep(POLL / 4);
         }
@@ -265,6 +273,17 @@ mod tests {
         clear_stale(&run).unwrap();
         assert!(!spared.wait().unwrap().success());
         assert!(processes(&|name| name == other).is_empty());
+    }
+
+    #[test]
+    fn what_a_janitor_that_is_held_up_leaves_is_cleared_without_it() {
+        let job = job_name(&run(4), 1);
+        let mut swept = sleeper(&job);
+        // Whatever it is told, it does not end.
+        let janitor = Janitor::spawn(Path::new("yes"), &job).unwrap();
+        janitor.finish_within(Duration::ZERO).unwrap();
+        assert!(!swept.wait().unwrap().success());
+        assert!(processes(&|name| name == job).is_empty());
     }
 
     #[test]
