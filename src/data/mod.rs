@@ -117,11 +117,6 @@ impl Normalization {
         }
     }
 
-    /// Those in force, where somebody asked for others than the format's.
-    pub fn asked(data: &Data) -> Option<Self> {
-        (data.mean.is_some() || data.deviation.is_some()).then(|| Self::of(data))
-    }
-
     /// As files say it of themselves: names and texts.
     pub fn texts(&self) -> [(&'static str, String); 2] {
         let text = |numbers: [f32; 3]| serde_json::to_string(&numbers).expect("numbers are JSON");

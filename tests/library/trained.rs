@@ -159,22 +159,36 @@ fn one_checkpoint_is_judged_in_its_run_and_out_of_it() {
     std::fs::write(&file, other).unwrap();
     let warned = kintsugi(&["evaluate"], &[alone]);
     assert!(said(&warned).contains("is another configuration than that of"), "{warned:?}");
-    // Whatever becomes of the run's file, pictures are looked at as in training.
+    let named = kintsugi(&["evaluate", "-s", "model.name=resnet18"], &[run]);
+    assert_eq!(named.status.code(), Some(2), "{named:?}");
+    assert!(said(&named).contains("the model is that of the checkpoint, mlp"), "{named:?}");
+}
+
+#[test]
+fn whatever_becomes_of_a_runs_file_pictures_are_looked_at_as_in_training() {
+    let place = Place::new();
+    let trained = place.train("run", &["train.steps=8"]).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let run = place.path("run");
+    let judged = |more: &[&str]| {
+        let words = [&["evaluate", "--json"], more].concat();
+        let output = kintsugi(&words, std::slice::from_ref(&run));
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (lines(&output)[0]["loss"].clone(), said)
+    };
+    let (newest, quiet) = judged(&[]);
+    assert_eq!(quiet, "");
     let own = std::fs::read_to_string(run.join("config.toml")).unwrap();
     let edited = own.replace("[data]\n", "[data]\nmean = [0.1, 0.2, 0.3]\n");
     assert_ne!(edited, own);
     std::fs::write(run.join("config.toml"), edited).unwrap();
-    assert_eq!(judged(&run), newest);
-    let warned = said(&kintsugi(&["evaluate"], std::slice::from_ref(&run)));
+    let (loss, warned) = judged(&[]);
+    assert_eq!(loss, newest);
     for words in ["is another configuration", "normalised as the checkpoint was trained"] {
         assert!(warned.contains(words), "{warned}");
     }
-    let asked = ["evaluate", "--json", "-s", "data.mean=[0.1, 0.2, 0.3]"];
-    let asked = kintsugi(&asked, std::slice::from_ref(&run));
-    assert_ne!(lines(&asked)[0]["loss"], newest.1);
-    let named = kintsugi(&["evaluate", "-s", "model.name=resnet18"], &[run]);
-    assert_eq!(named.status.code(), Some(2), "{named:?}");
-    assert!(said(&named).contains("the model is that of the checkpoint, mlp"), "{named:?}");
+    assert_ne!(judged(&["-s", "data.mean=[0.1, 0.2, 0.3]"]).0, newest);
 }
 
 /// A pipe would hold up who opens it, a device would be read for ever; a folder is its pictures.

@@ -77,6 +77,9 @@ fn runs_on_cards_have_the_same_bits_whoever_dies_and_however_many_there_are() {
     assert_eq!(played("cuda-shrunk", &shrink), (calm.clone(), 2));
     let spares = ["recovery.ladder=[\"spare\"]", "recovery.spares=2", kills];
     assert_eq!(played("cuda-spared", &spares), (calm.clone(), 2));
+    // One of whom has computed there before it is needed.
+    let warm = [&spares[..], &["recovery.warm_spares=true"]].concat();
+    assert_eq!(played("cuda-warm", &warm), (calm.clone(), 2));
     assert_eq!(played("cuda-two-ranks", &["run.ranks=2", "train.workers=2"]), (calm.clone(), 0));
     let bf16 = "device.precision=bf16";
     let (coarse, _) = played("cuda-bf16", &[bf16]);

@@ -19,7 +19,7 @@ pub struct About {
     pub classes: Vec<String>,
     /// One input sample.
     pub input: Shape,
-    /// What pictures are normalised with, where it is not what is usual for the set's format.
+    /// What pictures are normalised with; `None`: nobody knows.
     pub normalization: Option<Normalization>,
 }
 
@@ -31,7 +31,7 @@ impl About {
             model_name: config.model.name.clone(),
             classes,
             input,
-            normalization: Normalization::asked(&config.data),
+            normalization: Some(Normalization::of(&config.data)),
         }
     }
 }

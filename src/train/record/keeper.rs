@@ -347,7 +347,7 @@ impl Keeper {
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
         let reason = why::reason(why, status, position, &saved);
         let state_sha256 = Some(self.digest(&rank.state));
-        self.write_result(rank, journal, status, why, &reason, &state_sha256)?;
+        self.write_result(rank, journal, status, (why, &reason), &state_sha256)?;
         // A disk that has room again only now.
         self.complete_ledger(position, journal);
         let name = name_of(&status);
@@ -371,8 +371,7 @@ impl Keeper {
         rank: &Rank,
         journal: &Journal,
         status: Status,
-        why: Why<'_>,
-        reason: &str,
+        (why, reason): (Why<'_>, &str),
         state_sha256: &Option<String>,
     ) -> Result<(), TrainError> {
         let mut last = String::new();
