@@ -1,6 +1,6 @@
 //! NVRTC and cuDNN as their wheels have them, without a card: kernels become machine code, and a
-//! convolution a plan. Where they are not (`cluster-scripts/setup.sh --cuda`, or `KINTSUGI_CUDA`
-//! names their folder) each test says that it was skipped.
+//! convolution a plan. Where they are not (`cluster-scripts/setup.sh --cuda`, `--nvrtc` for the
+//! first, or `KINTSUGI_CUDA` names their folder) each test says that it was skipped.
 
 use std::io::Write;
 use std::sync::OnceLock;

@@ -147,18 +147,19 @@ fn key_of(text: &str) -> &str {
 /// How pictures are normalised: as the weights were trained, unless a person now says otherwise.
 fn normalization(config: &Config, set: &[String], snapshot: &Snapshot) -> Normalization {
     let now = Normalization::of(&config.data);
-    let is_said = set.iter().any(|text| ["data.mean", "data.deviation"].contains(&key_of(text)));
-    match snapshot.normalization {
-        Some(own) if own != now && !is_said => {
-            let [(_, mean), (_, deviation)] = own.texts();
-            say!(
-                "pictures are normalised as the checkpoint was trained, with data.mean={mean} \
-                 data.deviation={deviation}: the configuration says otherwise"
-            );
-            own
-        }
-        _ => now,
+    let Some(own) = snapshot.normalization else { return now };
+    let is_said = |key| set.iter().any(|text| key_of(text) == key);
+    let mean = if is_said("data.mean") { now.mean } else { own.mean };
+    let deviation = if is_said("data.deviation") { now.deviation } else { own.deviation };
+    let taken = Normalization { mean, deviation };
+    if taken != now {
+        let [(_, mean), (_, deviation)] = taken.texts();
+        say!(
+            "pictures are normalised as the checkpoint was trained, with data.mean={mean} \
+             data.deviation={deviation}: the configuration says otherwise"
+        );
     }
+    taken
 }
 
 /// The configuration of the run that the checkpoint belongs to: in the run, or beside a checkpoint
@@ -188,7 +189,10 @@ fn configuration(
     }
     let of_run = snapshot.state.config_fingerprint;
     // An imported checkpoint is of no run.
-    if of_run != 0 && identity::fingerprint(&parse::of_run(&file, &[])?) != of_run {
+    // With errors of its own it is refused below, unless what is set anew mends them. Of runs with
+    // plain sums the file does not say all that the hash covered.
+    let own = parse::of_run(&file, &[]).ok().filter(|own| !identity::sums_plainly(own));
+    if of_run != 0 && own.is_some_and(|own| identity::fingerprint(&own) != of_run) {
         say!("warning: {shown} is another configuration than that of the checkpoint's run");
     }
     let mut config = parse::of_run(&file, set)?;

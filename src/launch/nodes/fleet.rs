@@ -17,9 +17,9 @@ use super::placement::Standing;
 
 /// How long agents may take to report after srun was started.
 pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
-/// How long nodes may take to make or clear folders and to end processes (a janitor's own limit
-/// is 10 s).
-const ANSWER_MAX: Duration = Duration::from_secs(12);
+/// How long nodes may take to make or clear folders and to end processes (a janitor is waited for
+/// for 10 s, and who does its work then kills for 5 s).
+const ANSWER_MAX: Duration = Duration::from_secs(18);
 /// How long agents may take to end in order.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// How often a wait looks again.

@@ -47,7 +47,7 @@ impl Janitor {
         self.child.stdin.as_mut().map_or(Ok(()), |pipe| writeln!(pipe, "{pid}"))
     }
 
-    /// Lets it do its work and waits for it; does it, where the janitor does not come to its end.
+    /// Lets it do its work and waits for it; does it, where the janitor does not.
     ///
     /// # Errors
     /// Something stays.
@@ -58,7 +58,14 @@ impl Janitor {
     fn finish_within(mut self, wait_max: Duration) -> io::Result<()> {
         drop(self.child.stdin.take());
         let end = Instant::now() + wait_max;
-        while self.child.try_wait()?.is_none() {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                if !status.success() {
+                    // It died, or something stayed: what still does is told when the launch ends.
+                    let _ = clear(&|name| name == self.job);
+                }
+                return Ok(());
+            }
             if Instant::now() >= end {
                 self.child.kill()?;
                 self.child.wait()?;
@@ -66,7 +73,6 @@ impl Janitor {
             }
             std::thread::sleep(POLL / 4);
         }
-        Ok(())
     }
 }
 

@@ -65,7 +65,8 @@ pub struct Manifest {
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
-    /// Absent where it is what is usual for the set's format.
+    /// Absent where nobody knows it (an import), and where it is what is usual for the set's format
+    /// and an earlier release wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalization: Option<Normalization>,
     /// Hexadecimal, as `data_fingerprint`.
