@@ -32,7 +32,8 @@ build: setup
 demo: build
 	$(kintsugi) experiment configs/experiment/demo.toml --out runs/demo
 
-# For unit tests our crate is compiled once more: unoptimised, since optimising takes longer than they run.
+# For unit tests our crate is compiled once more: unoptimised, since optimising takes longer than they run. CI optimises
+# less, so quickly that they get it too.
 UNOPTIMISED ?= --config profile.release.package.kintsugi.opt-level=0
 unit_tests := $(CARGO) $(UNOPTIMISED) test --release --locked --workspace --lib
 other_tests := $(CARGO) test --release --locked --workspace --test '*'
