@@ -37,7 +37,7 @@ fn rows_are_the_steps_that_stand_and_python_reads_the_same() {
     let text = std::fs::read_to_string(folder.join("metrics.csv")).unwrap();
     let cell = |line: &str, at: usize| line.split(',').nth(at).unwrap().to_owned();
     let steps: Vec<u64> = text.lines().skip(1).map(|line| cell(line, 0).parse().unwrap()).collect();
-    // The last telling of a step stands, but for steps that came before another went back.
+    // The last telling of a step stands, unless the run went back before it.
     let mut told: BTreeMap<u64, [String; 2]> = BTreeMap::new();
     let mut evaluations = BTreeSet::new();
     for event in &events {
@@ -49,6 +49,11 @@ fn rows_are_the_steps_that_stand_and_python_reads_the_same() {
             }
             Kind::Evaluation { .. } => {
                 evaluations.insert(event.step);
+            }
+            // Both name the last step that still counts.
+            Kind::RunStart { .. } | Kind::Restarted { .. } => {
+                told.retain(|step, _| *step <= event.step);
+                evaluations.retain(|step| *step <= event.step);
             }
             _ => {}
         }
