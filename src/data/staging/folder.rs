@@ -1,9 +1,10 @@
 //! The staging folder of a node: whole copies of files, by the key of their path, and a manifest.
 //! All ranks of the node share it; each file is copied once. A copy becomes visible whole: it is
 //! written under another name, which its writer locks, and renamed. Its hash is checked when it is
-//! read.
+//! read. One that lay there before is compared with its file once, by the time of that.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -62,6 +63,10 @@ pub enum Done {
 struct Copied {
     bytes: u64,
     hash: u64,
+    /// When its file had last changed, if its store knows.
+    changed_ns: Option<i64>,
+    /// Nobody has looked yet whether its file is still the one that was copied.
+    unseen: bool,
     /// Its bytes were hashed by this process; one of many samples is hashed only once.
     verified: bool,
 }
@@ -114,7 +119,7 @@ impl Folder {
         let root = root.to_owned();
         let (retired, local) = (AtomicBool::new(false), Direct::default());
         let folder = Self { root, copies, manifest, lock: held, retired, local };
-        folder.catch_up();
+        folder.learn(Since::Opening);
         Ok(folder)
     }
 
@@ -137,19 +142,41 @@ impl Folder {
 
     /// Learns of the copies that other processes made.
     pub fn catch_up(&self) {
+        self.learn(Since::Now);
+    }
+
+    fn learn(&self, since: Since) {
         let lines = self.manifest.lock().unwrap_or_else(poisoned).news().unwrap_or_default();
         let mut copies = self.copies.write().unwrap_or_else(poisoned);
         for line in lines {
-            if let Some(hash) = line.hash() {
-                let copied = Copied { bytes: line.bytes, hash, verified: false };
-                copies.entry(line.key).or_insert(copied);
+            let Some(hash) = line.hash() else { continue };
+            let unseen = since == Since::Opening;
+            let (bytes, changed_ns) = (line.bytes, line.changed_ns);
+            let copied = Copied { bytes, hash, changed_ns, unseen, verified: false };
+            match copies.entry(line.key) {
+                // This process made it, or has read it.
+                Entry::Occupied(held) if held.get().is_of(&copied) => {}
+                // A file that was copied twice is what it was the second time.
+                Entry::Occupied(mut held) => drop(held.insert(copied)),
+                Entry::Vacant(none) => drop(none.insert(copied)),
             }
         }
     }
 
-    /// Length of the copy of a file, where there is one.
+    /// Length of the copy of a file, where there is one that is of the file as it is.
     pub fn copy_of(&self, key: Key) -> Option<u64> {
-        self.copies.read().unwrap_or_else(poisoned).get(&key).map(|copied| copied.bytes)
+        self.known(key).filter(|copied| !copied.unseen).map(|copied| copied.bytes)
+    }
+
+    fn known(&self, key: Key) -> Option<Copied> {
+        self.copies.read().unwrap_or_else(poisoned).get(&key).copied()
+    }
+
+    /// The copy of a file is of the file as it is: this process looked, or one that works for it.
+    pub fn seen(&self, key: Key) {
+        if let Some(copied) = self.copies.write().unwrap_or_else(poisoned).get_mut(&key) {
+            copied.unseen = false;
+        }
     }
 
     /// Bytes of all copies.
@@ -160,7 +187,7 @@ impl Folder {
     /// Replaces what is in `into` with the bytes of `location`, if the folder has its file.
     pub fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Found {
         let key = Key::of(&location.file);
-        let copied = self.copies.read().unwrap_or_else(poisoned).get(&key).copied();
+        let copied = self.known(key).filter(|copied| !copied.unseen);
         let Some(copied) = copied else { return Found::Not };
         match self.read(key, copied, location.extent, into) {
             Ok(()) => Found::Here,
@@ -207,7 +234,8 @@ impl Folder {
         self.local.close(&path);
     }
 
-    /// Copies a file from the store, unless another process does: then waits for that.
+    /// Copies a file from the store, unless another process does: then waits for that. A copy that
+    /// lay there before is made anew where the file has changed since.
     ///
     /// # Errors
     /// Either side's.
@@ -226,9 +254,14 @@ impl Folder {
             // Who held it has renamed it, or died and left it.
             if fs::symlink_metadata(&path).is_ok() {
                 self.catch_up();
-                if let Some(bytes) = self.copy_of(key) {
-                    part.discard();
-                    return Ok(Done::Found(bytes));
+                match self.known(key) {
+                    Some(copied) if !copied.unseen || copied.is_still(store, file) => {
+                        self.seen(key);
+                        part.discard();
+                        return Ok(Done::Found(copied.bytes));
+                    }
+                    Some(_) => self.forget(key),
+                    None => {}
                 }
             }
             if !part.is_there() {
@@ -256,6 +289,7 @@ impl Folder {
             file: file.to_string_lossy().into_owned(),
             key,
             bytes: copied.bytes,
+            changed_ns: copied.changed_ns,
             xxh3: format!("{:016x}", copied.hash),
             generation,
         };
@@ -290,6 +324,36 @@ impl Folder {
         }
         damaged
     }
+}
+
+impl Copied {
+    /// Whether both are one copy, whatever is known of it beside.
+    fn is_of(&self, other: &Self) -> bool {
+        let what = |copied: &Self| (copied.bytes, copied.hash, copied.changed_ns);
+        what(self) == what(other)
+    }
+
+    /// Whether the file has not changed since it was copied. A storage that does not answer now is
+    /// no reason to lose a copy: that is said, since nobody knows.
+    fn is_still(&self, store: &dyn Store, file: &Path) -> bool {
+        match store.changed_ns(file) {
+            Ok(changed_ns) => changed_ns == self.changed_ns,
+            Err(error) => {
+                let name = file.shown();
+                tracing::warn!("{name}: its staged copy is used unseen: {error}");
+                true
+            }
+        }
+    }
+}
+
+/// When a copy was made that is learned of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Since {
+    /// At any time before the folder was opened.
+    Opening,
+    /// By others that use the folder now.
+    Now,
 }
 
 /// A copy is no loss, and one that cannot be read just now is no bad one.
@@ -371,6 +435,8 @@ fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied, Unwritten>
         Ok(_) => return Err(Unwritten::There(format!("{}: no file", from.shown()))),
         Err(error) => return Err(Unwritten::There(format!("{}: {error}", from.shown()))),
     };
+    // Asked first: a file that changes while it is read is another one later.
+    let changed_ns = store.changed_ns(from).map_err(|error| source(error.into()))?;
     let (mut hasher, mut buffer, mut done) = (Xxh3::new(), Vec::new(), 0);
     if bytes <= PIECE_BYTES.min(FILE_BYTES_MAX) {
         store.fetch(&Location::whole(from, bytes), &mut buffer).map_err(source)?;
@@ -386,7 +452,8 @@ fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied, Unwritten>
             done += length;
         }
     }
-    Ok(Copied { bytes: done, hash: hasher.digest(), verified: true })
+    let hash = hasher.digest();
+    Ok(Copied { bytes: done, hash, changed_ns, unseen: false, verified: true })
 }
 
 #[cfg(test)]

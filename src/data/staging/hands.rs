@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::data::store::Store;
 
 use super::folder::{CopyError, Done, Folder};
+use super::key::Key;
 use super::pace::{Pace, Paced};
 use super::porter::Porter;
 
@@ -64,8 +65,11 @@ impl Hands {
                 if let Ok(Ok(Done::Made(bytes))) = copied {
                     pace.copied(bytes);
                 }
-                // It stands in the manifest.
+                // It stands in the manifest; one that lay there before was looked at.
                 folder.catch_up();
+                if let Ok(Ok(_)) = copied {
+                    folder.seen(Key::of(file));
+                }
                 copied.ok()
             }
         }

@@ -24,6 +24,10 @@ pub struct Line {
     pub key: Key,
     /// Its length.
     pub bytes: u64,
+    /// When its file had last changed, as it was copied: nanoseconds since 1970. `None`: its store
+    /// does not know, or an earlier release copied it.
+    #[serde(default)]
+    pub changed_ns: Option<i64>,
     /// XXH3-64 of its bytes, in hexadecimal digits.
     pub xxh3: String,
     /// The generation of the world that copied it.
@@ -104,7 +108,8 @@ mod tests {
 
     fn line(name: &str) -> Line {
         let key = Key::of(Path::new(name));
-        Line { file: name.into(), key, bytes: 3, xxh3: "00ff".into(), generation: 2 }
+        let (file, xxh3) = (name.into(), "00ff".into());
+        Line { file, key, bytes: 3, changed_ns: Some(-1), xxh3, generation: 2 }
     }
 
     #[test]

@@ -26,15 +26,43 @@ fn a_copy_is_used_by_whoever_opens_the_folder_later() {
     assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(Done::Made(5)));
     assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     let other = Folder::open(&root).expect("opened");
-    assert_eq!(fetch(&other, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
+    assert_eq!(fetch(&other, "/set/a.jpg").0, Found::Not, "it has not been compared yet");
     let again = other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 1);
     assert_eq!(again, Ok(Done::Found(5)));
+    assert_eq!(fetch(&other, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     other.copy(&store(), Path::new("/set/many.bin"), 1).expect("copied");
     folder.catch_up();
     let mut bytes = Vec::new();
     let part = Location::range(Path::new("/set/many.bin"), 3, 4);
     assert_eq!(folder.fetch(&part, &mut bytes), Found::Here);
     assert_eq!((bytes.as_slice(), folder.bytes()), (b"3456".as_slice(), 15));
+}
+
+#[test]
+fn a_copy_whose_file_has_changed_since_at_its_length_is_made_again() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let (root, file) = (place.path().join("stage"), place.path().join("batch.bin"));
+    let (name, store) = (file.to_str().expect("text"), Direct::default());
+    let later = |done: Done, bytes: &[u8]| {
+        let folder = Folder::open(&root).expect("opened");
+        assert_eq!(fetch(&folder, name).0, Found::Not);
+        assert_eq!(folder.copy(&store, &file, 0), Ok(done));
+        assert_eq!(fetch(&folder, name), (Found::Here, bytes.to_vec()));
+    };
+    let write = |bytes: &[u8], seconds: u64| {
+        fs::write(&file, bytes).expect("written");
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        File::open(&file).and_then(|file| file.set_modified(time)).expect("set");
+    };
+    write(b"labels", 1_000);
+    later(Done::Made(6), b"labels");
+    later(Done::Found(6), b"labels");
+    write(b"mended", 999);
+    later(Done::Made(6), b"mended");
+    later(Done::Found(6), b"mended");
+    // Of a file that cannot be asked for, the copy is all there is.
+    fs::remove_file(&file).expect("removed");
+    later(Done::Found(6), b"mended");
 }
 
 #[test]
@@ -54,6 +82,7 @@ fn a_copy_that_changed_is_forgotten_and_can_be_made_again() {
     folder.copy(&store(), many, 0).expect("copied");
     fs::write(Key::of(many).path(&root), b"0123456780").expect("written");
     let later = Folder::open(&root).expect("opened");
+    assert_eq!(later.copy(&store(), many, 0), Ok(Done::Found(10)));
     let mut bytes = Vec::new();
     let found = later.fetch(&Location::range(many, 0, 2), &mut bytes);
     assert_eq!(found, Found::Damaged("its bytes have changed".into()));
