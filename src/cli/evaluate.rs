@@ -181,11 +181,12 @@ fn measure(trained: &mut Trained) -> Result<(Scores, u64), TrainedError> {
         scores.add(&logarithms, &batch.labels);
         skipped += batch.skipped;
     }
-    let counts = (skipped, scores.samples() + skipped);
+    let count = scores.samples() + skipped;
     let which = || "of the evaluation".into();
     let check = |checked: Result<(), DataError>| checked.map_err(TrainedError::from);
-    check(check_any(Split::Validation, counts, which))?;
-    check(check_share(Split::Validation, counts, config.data.bad_images_max, which))?;
+    check(check_any(Split::Validation, skipped, count, which))?;
+    let most = config.data.bad_images_max;
+    check(check_share(Split::Validation, skipped, count, most, which))?;
     Ok((scores, skipped))
 }
 

@@ -126,7 +126,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         }
         Claimed::Ours(lock, before) => {
             remarks.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
-            let result = supervise(&job, (lock, before), limits)?;
+            let result = supervise(&job, lock, &before, limits)?;
             print_end(&result, &job.run, args.json);
             Ok(result.status)
         }
@@ -210,14 +210,19 @@ fn overrides(args: &Args) -> Vec<String> {
     args.set.iter().cloned().chain(ranks).chain(spares).chain(extend).collect()
 }
 
-fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<RunResult, LaunchError> {
+fn supervise(
+    job: &Job,
+    lock: RunLock,
+    before: &Before,
+    limits: Limits,
+) -> Result<RunResult, LaunchError> {
     opening::lines(job, limits).iter().for_each(|line| say!("{line}"));
     let scarce = opening::scarce(job);
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
     let mut tensorboard =
         (job.config.observe.tensorboard).then(|| Tensorboard::new(job.run.path()).after_the_past());
     let mut metrics = Metrics::new(job.run.path());
-    let result = supervisor::supervise(job, held, &scarce, &mut |event| {
+    let result = supervisor::supervise(job, lock, before, &scarce, &mut |event| {
         progress.on(event);
         metrics.on(event);
         if let Some(tensorboard) = &mut tensorboard {

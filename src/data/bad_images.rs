@@ -3,15 +3,16 @@
 
 use super::{DataError, Split};
 
-/// Refuses what no sample went into. `counts`: skipped samples, and all that were tried; where none
-/// was tried (a round of the asynchronous exchange may be empty) there is nothing to refuse.
+/// Refuses what no sample went into: of `count` that were tried all were skipped. Where none was
+/// tried (a round of the asynchronous exchange may be empty) there is nothing to refuse.
 /// `which`: for the message, "of step 7".
 ///
 /// # Errors
 /// All were skipped.
 pub fn check_any(
     split: Split,
-    (skipped, count): (u64, u64),
+    skipped: u64,
+    count: u64,
     which: impl Fn() -> String,
 ) -> Result<(), DataError> {
     if count == 0 || skipped < count {
@@ -25,14 +26,15 @@ pub fn check_any(
     )))
 }
 
-/// Refuses more bad images than `data.bad_images_max` allows. `counts`: skipped samples, and those
-/// of the epoch or of the evaluation.
+/// Refuses more bad images than `data.bad_images_max` allows. `of`: the samples of the epoch or of
+/// the evaluation.
 ///
 /// # Errors
 /// Too many were skipped.
 pub fn check_share(
     split: Split,
-    (skipped, of): (u64, u64),
+    skipped: u64,
+    of: u64,
     max: f64,
     which: impl Fn() -> String,
 ) -> Result<(), DataError> {
@@ -58,7 +60,7 @@ pub fn check_look(
     all: u64,
     max: f64,
 ) -> Result<(), DataError> {
-    check_any(split, (bad, looked), || "that were looked at".into())?;
+    check_any(split, bad, looked, || "that were looked at".into())?;
     // Of few that are drawn the number of bad ones has its own root as deviation.
     let chance = if looked < all { SURE * (bad as f64).sqrt() } else { 0.0 };
     if bad as f64 - chance <= max * looked as f64 {

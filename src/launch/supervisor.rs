@@ -52,7 +52,8 @@ const AFTER_RESULT_MAX: Duration = Duration::from_secs(10);
 /// for the run, told again where it does not come forward.
 pub fn supervise(
     job: &Job,
-    (lock, before): (RunLock, Before),
+    lock: RunLock,
+    before: &Before,
     scarce: &[String],
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
@@ -91,7 +92,7 @@ pub fn supervise(
         Err(error) => matches!(error, LaunchError::Refused { .. }),
     };
     if refused {
-        supervisor.put_back(&before);
+        supervisor.put_back(before);
     } else if let Err(error) = before.keep_one_copy() {
         supervisor.record.warn(&format!("an older copy of this run stays: {error}"));
     }

@@ -20,8 +20,7 @@ pub fn check_step(position: &Position, totals: &Totals, plan: &Plan) -> Result<(
     let step = position.step + 1;
     let before = position.undecoded_steps();
     if position.cursor == 0 || before + 1 >= ZERO_UPDATES_MAX {
-        let counts = (totals.skipped, totals.count);
-        check_any(Split::Train, counts, || match before {
+        check_any(Split::Train, totals.skipped, totals.count, || match before {
             0 => format!("of step {step}"),
             _ => format!("of step {step}, nor of the {before} steps before it,"),
         })?;
@@ -34,7 +33,7 @@ pub fn check_step(position: &Position, totals: &Totals, plan: &Plan) -> Result<(
     let of = plan.samples_per_epoch;
     let epoch = position.cursor / of.max(1);
     let which = || format!("of epoch {epoch} by step {step}");
-    Ok(check_share(Split::Train, (skipped, of), plan.bad_images_max, which)?)
+    Ok(check_share(Split::Train, skipped, of, plan.bad_images_max, which)?)
 }
 
 /// Whether an evaluation measured what it is to measure.
@@ -42,10 +41,10 @@ pub fn check_step(position: &Position, totals: &Totals, plan: &Plan) -> Result<(
 /// # Errors
 /// None of its samples could be decoded, or too many could not.
 pub fn check_evaluation(totals: &Totals, plan: &Plan) -> Result<(), TrainError> {
-    let counts = (totals.skipped, totals.count);
+    let (skipped, count) = (totals.skipped, totals.count);
     let which = || "of the evaluation".into();
-    check_any(Split::Validation, counts, which)?;
-    Ok(check_share(Split::Validation, counts, plan.bad_images_max, which)?)
+    check_any(Split::Validation, skipped, count, which)?;
+    Ok(check_share(Split::Validation, skipped, count, plan.bad_images_max, which)?)
 }
 
 #[cfg(test)]

@@ -252,8 +252,8 @@ impl Trainer {
         let evaluated = found.evaluated(&self.rank);
         let Rank { state, plan, .. } = &mut self.rank;
         state.position.evaluated(evaluated, plan);
-        let contents = (plan.set.validation.hash, found.contents());
-        let otherwise = inexact::at_evaluation(&mut state.position, contents);
+        let (listed, sum) = (plan.set.validation.hash, found.contents());
+        let otherwise = inexact::at_evaluation(&mut state.position, listed, sum);
         if self.rank.state.position.ending.is_none() {
             self.exchange.resume(&mut Context::of(&mut self.rank, None));
         }

@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    fn choice(samples: u64, median: u32, (processors, ranks): (u32, Option<u32>)) -> Choice {
+    fn choice(samples: u64, median: u32, processors: u32, ranks: Option<u32>) -> Choice {
         let data = Data {
             train: Some("/pictures of \"mine\"/\u{e9}".into()),
             validation: Some("20%".parse().unwrap()),
@@ -282,7 +282,7 @@ mod tests {
         for samples in [4, 20, 100, 700, 5000, 1_281_167] {
             for processors in [1, 2, 3, 5, 8, 64, 256] {
                 for ranks in [None, Some(1), Some(2), Some(5), Some(24)] {
-                    let chosen = choice(samples, 100, (processors, ranks));
+                    let chosen = choice(samples, 100, processors, ranks);
                     let config = parse::of_text(&chosen.text(&seen(samples, 100)));
                     let config = config.unwrap_or_else(|error| panic!("{chosen:?}: {error}"));
                     let owners = resolve_owners(&config);
@@ -307,10 +307,10 @@ mod tests {
             (100, 96, "resnet18"),
             (500, 128, "resnet18"),
         ] {
-            let chosen = choice(5000, median, (4, None));
+            let chosen = choice(5000, median, 4, None);
             assert_eq!((chosen.image_size, chosen.model.as_str()), (size, model));
         }
-        let mut chosen = choice(5000, 500, (4, None));
+        let mut chosen = choice(5000, 500, 4, None);
         assert!(chosen.enlarge() && chosen.image_size == 224 && !chosen.enlarge());
         assert!(chosen.fewer_ranks() && chosen.ranks == 3);
     }

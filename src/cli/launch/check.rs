@@ -65,7 +65,7 @@ impl From<DataError> for Refused {
 
 /// Looks at what a start would begin with, and says what it has found.
 pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> ExitCode {
-    match begun.map_err(Refused::from).and_then(|begun| check(begun, past)) {
+    match begun.map_err(Refused::from).and_then(|(begun, owners)| check(begun, owners, past)) {
         Ok(found) => {
             found.iter().for_each(print_finding);
             console::conclude(ExitCode::SUCCESS)
@@ -74,7 +74,7 @@ pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> Ex
     }
 }
 
-fn check((begun, owners): (Begun, Owners), past: Past) -> Result<Vec<Finding>, Refused> {
+fn check(begun: Begun, owners: Owners, past: Past) -> Result<Vec<Finding>, Refused> {
     let Begun { mut job, limits, folder, remarks } = begun;
     remarks.iter().for_each(|remark| say!("warning: {remark}"));
     beginning::check_machine(&job)?;

@@ -58,7 +58,8 @@ impl Places {
         for (part, range) in parts.iter_mut().zip(self.ranges()) {
             *part = bytemuck::cast_slice(&body[range]);
         }
-        SlotView::new(self.shape, at, &parts[..self.shape.parts().len()], extra)
+        let (step, generation) = at;
+        SlotView::new(self.shape, step, generation, &parts[..self.shape.parts().len()], extra)
     }
 
     pub fn view_mut<'a>(&self, body: &'a mut [u8]) -> SlotMut<'a> {

@@ -92,7 +92,8 @@ impl<'a> SlotView<'a> {
     /// When the parts are not as many, or as long, as the shape says.
     pub fn new(
         shape: Shape,
-        (step, generation): (u64, u32),
+        step: u64,
+        generation: u32,
         parts: &[&'a [f32]],
         extra: &'a [u8],
     ) -> Self {
@@ -219,7 +220,7 @@ mod tests {
         let shape = Shape::of(&[("a", 1), ("b", 2)]);
         let (mut one, mut two) = ([0.0], [0.0; 2]);
         let mut slot = SlotMut::new(shape, [&mut one[..], &mut two[..]].into_iter());
-        let state = SlotView::new(shape, (1, 0), &[&[5.0], &[6.0, 7.0]], &[]);
+        let state = SlotView::new(shape, 1, 0, &[&[5.0], &[6.0, 7.0]], &[]);
         slot.copy_from(&state);
         let [b, a] = slot.take(["b", "a"]);
         assert_eq!((&*a, &*b), (state.part("a"), &[6.0, 7.0][..]));

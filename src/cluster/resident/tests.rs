@@ -117,7 +117,7 @@ fn a_received_state_replaces_both_slots() {
     write(&mut slots, 5.0);
     slots.commit(9, 1, &[1]);
     let zeros = [0.25f32; 37];
-    let state = SlotView::new(SHAPE, (4, 2), &[&zeros, &zeros, &zeros[..5]], b"tail");
+    let state = SlotView::new(SHAPE, 4, 2, &[&zeros, &zeros, &zeros[..5]], b"tail");
     slots.identify(OURS);
     slots.replace(state);
     assert_eq!(slots.committed(), state);

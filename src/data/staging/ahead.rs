@@ -114,9 +114,10 @@ fn copy(
     tell: &dyn Fn(Stage),
 ) -> Result<Copied, AheadError> {
     let tally = Arc::new(Tally::default());
-    let how = (StagingMode::Before, Pace::new(options.rate, Arc::default()));
-    let (own, counts) = ((set.clone(), order.clone()), Arc::clone(&tally));
-    let staging = Staging::start(own, Arc::clone(folder), how, counts, options.workers.max(1));
+    let (mode, pace) = (StagingMode::Before, Pace::new(options.rate, Arc::default()));
+    let (set, own, counts) = (set.clone(), order.clone(), Arc::clone(&tally));
+    let workers = options.workers.max(1);
+    let staging = Staging::start(set, own, Arc::clone(folder), mode, pace, counts, workers);
     let owners: Vec<u32> = (0..order.owners).collect();
     staging.plan(0, &owners, 0);
     while !staging.wait_for_all(LOOK_EVERY) && !stop.load(Ordering::Relaxed) {

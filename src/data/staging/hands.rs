@@ -48,7 +48,8 @@ impl Hands {
     /// Copies a file at that pace; `None`: whoever copied it has died.
     pub(super) fn copy(
         &mut self,
-        (store, folder): (&dyn Store, &Folder),
+        store: &dyn Store,
+        folder: &Folder,
         pace: &Pace,
         file: &Path,
         generation: u32,

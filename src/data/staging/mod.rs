@@ -124,9 +124,11 @@ enum Turn {
 impl Staging {
     /// Starts the workers; nothing is copied before `plan`. The store of `set` brings the files.
     pub fn start(
-        (set, order): (DataSet, Order),
+        set: DataSet,
+        order: Order,
         folder: Arc<Folder>,
-        (mode, pace): (StagingMode, Pace),
+        mode: StagingMode,
+        pace: Pace,
         tally: Arc<Tally>,
         workers: impl Into<Workers>,
     ) -> Arc<Self> {
@@ -281,8 +283,8 @@ impl Staging {
     /// Copies a file and gives word of it; whether who carried it lives.
     fn carry(&self, hands: &mut Hands, unit: Unit) -> bool {
         let generation = self.generation.load(Ordering::Relaxed);
-        let place = (&*self.set.store, &*self.folder);
-        let copied = hands.copy(place, &self.pace, &unit.file, generation);
+        let (store, pace) = (&*self.set.store, &self.pace);
+        let copied = hands.copy(store, &self.folder, pace, &unit.file, generation);
         let mut state = self.lock();
         match copied {
             Some(Ok(Done::Made(bytes))) => {

@@ -113,8 +113,7 @@ fn begin(mode: StagingMode, workers: u32, place: tempfile::TempDir) -> Stand {
     let set = DataSet { source: Arc::new(Files(4)), store: store.clone() };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
     let pace = Pace::new(Wanted::Rate(Rate(u64::MAX)), Arc::new(Urgent::default()));
-    let staging =
-        Staging::start((set, order.clone()), folder, (mode, pace), Arc::default(), workers);
+    let staging = Staging::start(set, order.clone(), folder, mode, pace, Arc::default(), workers);
     Stand { store, order, staging, place }
 }
 
@@ -227,8 +226,8 @@ fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
     let pace = Pace::new(Wanted::Auto, Arc::new(Urgent::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
-    let how = (StagingMode::Before, pace);
-    let staging = Staging::start((set, order), folder, how, Arc::default(), 1);
+    let mode = StagingMode::Before;
+    let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 1);
     staging.plan(0, &[0], 0);
     assert!(staging.wait(0, 0, LONG) && staging.progress().bytes == 0);
 }
@@ -270,10 +269,10 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
         let place = tempfile::tempdir().expect("temporary folder");
         let set = DataSet { source: Arc::new(Shards), store: store.clone() };
         let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
-        let how = (StagingMode::During, Pace::new(Wanted::Auto, Arc::default()));
+        let (mode, pace) = (StagingMode::During, Pace::new(Wanted::Auto, Arc::default()));
         let tally = Arc::new(Tally::default());
         let own = Arc::clone(&tally);
-        let staging = Staging::start((set, order.clone()), folder, how, own, workers);
+        let staging = Staging::start(set, order.clone(), folder, mode, pace, own, workers);
         staging.plan(0, &[0, 1, 2], 0);
         assert!(!staging.wait(0, 0, NOW));
         store.let_through(2);
@@ -309,9 +308,9 @@ fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
     store.let_through(2);
     let set = DataSet { source: Arc::new(Shards), store: store.clone() };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
-    let how = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
+    let (mode, pace) = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
-    let staging = Staging::start((set, order), folder, how, Arc::default(), 2);
+    let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 2);
     staging.plan(0, &[0, 1, 2], 0);
     assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!((staging.progress().files, staging.progress().bytes), (3, 4));
@@ -352,9 +351,9 @@ fn a_set_that_has_no_room_is_not_staged() {
     let place = tempfile::tempdir().expect("temporary folder");
     let set = DataSet { source: Arc::new(Files(1 << 55)), store: Arc::new(MemoryStore::default()) };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
-    let how = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
+    let (mode, pace) = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
-    let staging = Staging::start((set, order), folder, how, Arc::default(), 1);
+    let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 1);
     staging.plan(0, &[0], 0);
     assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!(staging.progress().files, 0);

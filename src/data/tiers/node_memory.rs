@@ -109,9 +109,8 @@ mod tests {
             let cache = Arc::new(cache);
             let memory = NodeMemory::new(Arc::clone(&cache), set.clone(), order.clone());
             memory.plan(mine, beside);
-            let tiers = (Some(cache), None);
-            let counts = (Arc::default(), Arc::default());
-            (memory, Tiered::new(Arc::clone(&set.store), tiers, counts))
+            let (store, counts) = (Arc::clone(&set.store), Arc::default());
+            (memory, Tiered::new(store, Some(cache), None, counts, Arc::default()))
         };
         let ids = |owner: u64| order.bundle_samples(owner, 0);
         let read = |tiers: &Tiered, ids: &[u64]| {

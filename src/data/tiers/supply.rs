@@ -55,19 +55,19 @@ impl Supply {
         let staging = folder.clone().map(|folder| {
             let pace = Pace::new(config.staging.rate, Arc::clone(&urgent));
             let counts = Arc::clone(&tally);
-            let (own, how) = ((set.clone(), order.clone()), (config.staging.mode, pace));
             let workers = workers(config, porters, folder.root());
-            Staging::start(own, folder, how, counts, workers)
+            let (own, order, mode) = (set.clone(), order.clone(), config.staging.mode);
+            Staging::start(own, order, folder, mode, pace, counts, workers)
         });
-        let counts = (Arc::clone(&tally), Arc::clone(&urgent));
+        let (counts, told) = (Arc::clone(&tally), Arc::clone(&urgent));
         let cache = match config.data.cache {
             CacheSize::Off => None,
             CacheSize::Bytes(budget) => open_cache(config, &set, run_id, budget.0),
         };
         let memory =
             cache.clone().map(|cache| Arc::new(NodeMemory::new(cache, set.clone(), order.clone())));
-        let tiers = (cache, folder);
-        let store = Arc::new(Tiered::new(Arc::clone(&set.store), tiers, counts));
+        let store = Arc::clone(&set.store);
+        let store = Arc::new(Tiered::new(store, cache, folder, counts, told));
         let keeps = config.staging.keep;
         Self { set: DataSet { store, ..set }, staging, tally, urgent, keeps, memory }
     }
@@ -117,8 +117,9 @@ impl From<DataSet> for Supply {
     /// The set as it is, counted.
     fn from(set: DataSet) -> Self {
         let (tally, urgent) = (Arc::new(Tally::default()), Arc::new(Urgent::default()));
-        let counts = (Arc::clone(&tally), Arc::clone(&urgent));
-        let store = Arc::new(Tiered::new(Arc::clone(&set.store), (None, None), counts));
+        let (store, counts, told) =
+            (Arc::clone(&set.store), Arc::clone(&tally), Arc::clone(&urgent));
+        let store = Arc::new(Tiered::new(store, None, None, counts, told));
         let set = DataSet { store, ..set };
         Self { set, staging: None, tally, urgent, keeps: true, memory: None }
     }

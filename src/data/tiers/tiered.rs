@@ -32,8 +32,10 @@ impl Tiered {
     /// `urgent` knows of reads from `shared`.
     pub fn new(
         shared: Arc<dyn Store>,
-        (cache, staged): (Option<Arc<Cache>>, Option<Arc<Folder>>),
-        (tally, urgent): (Arc<Tally>, Arc<Urgent>),
+        cache: Option<Arc<Cache>>,
+        staged: Option<Arc<Folder>>,
+        tally: Arc<Tally>,
+        urgent: Arc<Urgent>,
     ) -> Self {
         Self { shared, cache, staged, tally, urgent, damage_said: AtomicBool::new(false) }
     }

@@ -87,8 +87,11 @@ pub type Samples<'a> = BTreeMap<&'a str, Vec<f64>>;
 /// # Errors
 /// What kept one of them from its pass.
 pub fn take_turns<'a>(
-    (runs, turns, each): (&Runs, u32, f64),
-    (mut judge, names): (Option<Judge>, &[&'a str]),
+    runs: &Runs,
+    turns: u32,
+    each: f64,
+    mut judge: Option<Judge>,
+    names: &[&'a str],
     mut ours: impl FnMut(u32) -> Result<Vec<(&'a str, f64)>, String>,
 ) -> Result<Samples<'a>, String> {
     let mut samples = Samples::new();

@@ -71,7 +71,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         None => None,
     };
     let each = options.files as f64;
-    let samples = take_turns((runs, options.turns, each), (judge, &JUDGES), |turn| {
+    let samples = take_turns(runs, options.turns, each, judge, &JUDGES, |turn| {
         let pass = |(name, loader): &(_, Ours)| Ok((*name, loader.pass(u64::from(turn))?));
         ours.iter().map(pass).collect()
     })?;

@@ -84,7 +84,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut all: Vec<(&str, &mut Ours)> = vec![(IN_CORE, &mut whole)];
     let budgeted = within.iter_mut().map(|within| &mut within.ours);
     all.extend(names.iter().map(String::as_str).zip(budgeted));
-    let samples = take_turns((runs, options.turns, 1.0), (None, &[]), |_| {
+    let samples = take_turns(runs, options.turns, 1.0, None, &[], |_| {
         all.iter_mut().map(|(name, ours)| Ok((*name, ours.step()?[0].1))).collect()
     })?;
     let case = |name: &str, phases: BTreeMap<String, f64>| {

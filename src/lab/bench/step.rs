@@ -100,7 +100,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         None => None,
     };
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let samples = take_turns((runs, options.turns, 1.0), (judge, &JUDGES), |turn| {
+    let samples = take_turns(runs, options.turns, 1.0, judge, &JUDGES, |turn| {
         let parts = ours.step()?;
         for (name, seconds) in parts.iter().filter(|_| turn > 0) {
             phases.entry((*name).into()).or_default().push(1e3 * seconds);
@@ -276,7 +276,7 @@ impl Ours {
             write();
         });
         let mut body = next.join();
-        optimizer.follow(&current, &mut body.slot(), (statistics, moments), seen);
+        optimizer.follow(&current, &mut body.slot(), statistics, moments, seen);
         slots.take_back(body);
     }
 }

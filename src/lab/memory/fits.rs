@@ -107,7 +107,7 @@ pub fn largest_batches(of: &LargestBatch) -> Result<Part, String> {
             let first = fits.len();
             for case in &of.cases {
                 let held = Held { graph: &built, case };
-                let mut fit = fit(of, (model, image_size), &held)?;
+                let mut fit = fit(of, model, image_size, &held)?;
                 let base = fits.get(first).map_or(fit.largest, |fit| fit.largest);
                 fit.times = (base > 0).then(|| fit.largest as f64 / base as f64);
                 fits.push(fit);
@@ -139,11 +139,7 @@ pub fn largest_batches(of: &LargestBatch) -> Result<Part, String> {
     Ok(Part { title, source, drawings: Vec::new(), tables, rows: json(&fits) })
 }
 
-fn fit(
-    of: &LargestBatch,
-    (model, image_size): (&str, u32),
-    held: &Held<'_>,
-) -> Result<Fit, String> {
+fn fit(of: &LargestBatch, model: &str, image_size: u32, held: &Held<'_>) -> Result<Fit, String> {
     let (case, name) = (held.case, name_of_model(model));
     let largest = largest(|batch| held.least(batch), of.budget.0)?;
     let wanted_bytes = held.least(largest + 1)?;

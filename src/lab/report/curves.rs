@@ -183,8 +183,8 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
 fn of_slices(study: &Study, measure: &Measure, of: Weighed) -> Option<Figure> {
     let more = format!(" Means over {SLICES} slices of the axis.{}", several_seeds(study));
     measure.figure(study, &more, |axis| {
-        let slices = (axis.end(study), SLICES);
-        let points = |run: &Run, ruler: &Ruler| series::sliced(run, ruler, slices, of);
+        let end = axis.end(study);
+        let points = |run: &Run, ruler: &Ruler| series::sliced(run, ruler, end, SLICES, of);
         arms(study, axis, reference(study), points)
     })
 }
@@ -304,8 +304,8 @@ pub fn of_one_run(study: &Study, what: Both) -> Option<Figure> {
             let curve = mean_curve(&[points]);
             Series { label: label.into(), colour, curve, ..Series::default() }
         };
-        let slices = (axis.end(study), SLICES);
-        let training = named("training", 0, series::sliced(run, &ruler, slices, of_steps));
+        let losses = series::sliced(run, &ruler, axis.end(study), SLICES, of_steps);
+        let training = named("training", 0, losses);
         let validation = series::measured(run, &ruler, of_evaluations);
         let validation = named("validation", 1, validation).with_measurements();
         let average = match what {
@@ -345,9 +345,9 @@ pub fn throughput_of_one_run(study: &Study) -> Option<Figure> {
     let mut any = false;
     let drawn = Axis::known(study).into_iter().filter_map(|axis| {
         let ruler = Ruler::new(run, axis)?;
-        let slices = (axis.end(study), SLICES);
+        let end = axis.end(study);
         let points =
-            |run: &Run, ruler: &Ruler| series::sliced(run, ruler, slices, series::throughput);
+            |run: &Run, ruler: &Ruler| series::sliced(run, ruler, end, SLICES, series::throughput);
         let mut chart = THROUGHPUT.chart(study, axis, arms(study, axis, None, points));
         let written = series::measured(run, &ruler, is_checkpoint);
         chart.checkpoints = written.into_iter().map(|point| point.0).collect();

@@ -92,12 +92,7 @@ const LITTLE: f64 = 0.5;
 /// number has none; one that holds little beside those around it is one with the slice before it,
 /// as the last few steps of an epoch are. Of steps that were done again, among epochs and steps the
 /// last time counts.
-pub fn sliced(
-    run: &Run,
-    ruler: &Ruler,
-    (until, bins): (f64, usize),
-    of: Weighed,
-) -> Vec<DataPoint> {
+pub fn sliced(run: &Run, ruler: &Ruler, until: f64, bins: usize, of: Weighed) -> Vec<DataPoint> {
     let last = bins.max(1) - 1;
     let width = until / (last + 1) as f64;
     if width <= 0.0 {
@@ -284,7 +279,7 @@ mod tests {
     fn a_slice_with_a_loss_that_is_no_number_has_none() {
         let run = run_of(&[(1, 0.2, 2.0), (2, 0.6, 4.0), (3, 1.2, 1.0), (4, 1.6, f64::NAN)]);
         let ruler = Ruler::new(&run, Axis::Time).unwrap();
-        assert_eq!(sliced(&run, &ruler, (2.0, 2), training_loss), [(0.4, 3.0)]);
+        assert_eq!(sliced(&run, &ruler, 2.0, 2, training_loss), [(0.4, 3.0)]);
     }
 
     /// One step at the end of an epoch is no measurement of a rate.
@@ -299,7 +294,7 @@ mod tests {
                 }
             }
             let ruler = Ruler::new(&run, Axis::Steps).unwrap();
-            let points = sliced(&run, &ruler, (10.0, 10), throughput);
+            let points = sliced(&run, &ruler, 10.0, 10, throughput);
             points.into_iter().map(|point| point.1.round()).collect::<Vec<f64>>()
         };
         let ends = [(2, 1.0), (4, 1.0), (5, 0.1), (7, 1.0), (9, 1.0), (10, 0.1)];
@@ -313,7 +308,7 @@ mod tests {
         let run = run_of(&[(1, 0.1, 1.0), (2, 0.2, 9.0), (3, 0.3, 9.0), (2, 1.2, 3.0)]);
         let loss = |axis: Axis, until: f64| {
             let ruler = Ruler::new(&run, axis).unwrap();
-            sliced(&run, &ruler, (until, 1), training_loss)
+            sliced(&run, &ruler, until, 1, training_loss)
         };
         assert_eq!(loss(Axis::Steps, 4.0), [(1.5, 2.0)]);
         assert_eq!(loss(Axis::Time, 2.0)[0].1, 5.5);

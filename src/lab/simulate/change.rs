@@ -68,7 +68,7 @@ impl Changed {
     }
 
     /// Whether a process of this attempt meets it; `begun`: the run had steps when it started.
-    pub fn meets(self, (number, begun): (u32, bool), standing: &Standing) -> bool {
+    pub fn meets(self, number: u32, begun: bool, standing: &Standing) -> bool {
         let first_born = !standing.newcomer && !standing.spare;
         match self.whose {
             Whose::Newcomers => self.attempt == number && !first_born,

@@ -23,7 +23,7 @@ use crate::train::start::surroundings::{Begun, Entry, Surroundings, record_fault
 use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
-use super::change::Change;
+use super::change::{Change, Changed};
 use super::disk::{Disk, Files};
 use super::nodes::Nodes;
 use super::plane::Layout;
@@ -56,8 +56,8 @@ impl Attempt<'_> {
     /// What this process lists and computes with.
     fn meets(&self, standing: &Standing) -> (Listing, Instructions) {
         let (mut listing, mut instructions) = (Listing::Own, Instructions::Usual);
-        let place = (self.number, self.begun);
-        for changed in self.scenario.changes().filter(|changed| changed.meets(place, standing)) {
+        let met = |changed: &&Changed| changed.meets(self.number, self.begun, standing);
+        for changed in self.scenario.changes().filter(met) {
             match changed.change {
                 Change::Listing => listing = Listing::Other,
                 Change::Instructions => instructions = Instructions::Other,
@@ -209,8 +209,8 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     around.injector.at(Point::InInit, &standing);
     let (listing, instructions) = attempt.meets(&standing);
     let (sightings, state) = (Arc::clone(attempt.sightings), Committed::default());
-    let whose = (attempt.number, process);
-    let compute = StandIn::new(clock, sightings, whose, instructions, Arc::clone(&state));
+    let (number, held) = (attempt.number, Arc::clone(&state));
+    let compute = StandIn::new(clock, sightings, number, process, instructions, held);
     let materials = materials(attempt, process, listing, compute, instructions);
     let prepared = prepare_from(&around, materials);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {

@@ -195,7 +195,8 @@ impl StandIn {
     pub fn new(
         clock: Arc<dyn Clock>,
         sightings: Sightings,
-        (attempt, process): (u32, usize),
+        attempt: u32,
+        process: usize,
         instructions: Instructions,
         state: Committed,
     ) -> Self {

@@ -105,8 +105,8 @@ impl Snapshot {
             }
         };
         let parts: Result<Vec<&[f32]>, _> = shape.parts().iter().map(|p| part(p.name)).collect();
-        let at = (self.state.step, self.state.generation);
-        Ok(SlotView::new(shape, at, &parts?, extra))
+        let (step, generation) = (self.state.step, self.state.generation);
+        Ok(SlotView::new(shape, step, generation, &parts?, extra))
     }
 }
 

@@ -170,7 +170,7 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
     let layout = layout::of(&graph);
     // Whoever gives classes gives these weights' classes names.
     let answers = Answers { seed: IMPORT_SEED, classes: &[] };
-    let fitted = fit(&file, (&graph, &layout), answers).map_err(wrap)?;
+    let fitted = fit(&file, &graph, &layout, answers).map_err(wrap)?;
     let Fitted { parameters, statistics, mut remarks, about } = fitted;
     let normalization = Normalization::from_texts(|key| about.get(key));
     remarks.extend(other_pictures(&model_name, &about, normalization));
@@ -437,12 +437,14 @@ pub fn hash_of(bytes: &[u8]) -> String {
 /// # Errors
 /// What does not fit, whole.
 pub fn initial_weights(
-    (path, bytes): (&Path, &[u8]),
-    model: (&Graph, &Layout),
+    path: &Path,
+    bytes: &[u8],
+    graph: &Graph,
+    layout: &Layout,
     answers: Answers<'_>,
 ) -> Result<Fitted, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
-    fit(&foreign::open(bytes).map_err(wrap)?, model, answers).map_err(wrap)
+    fit(&foreign::open(bytes).map_err(wrap)?, graph, layout, answers).map_err(wrap)
 }
 
 /// The weights of a checkpoint for a layout, found by name; `path` names it in errors.

@@ -249,7 +249,7 @@ impl<E: Compute + ?Sized> Worker<E> {
                 job
             }
             Item::Evaluate { job, first, count, which } => {
-                self.evaluate((first, count), which, &mut totals)?;
+                self.evaluate(first, count, which, &mut totals)?;
                 job
             }
             Item::Free { turn, round } => {
@@ -300,7 +300,8 @@ impl<E: Compute + ?Sized> Worker<E> {
 
     fn evaluate(
         &mut self,
-        (first, count): (u64, u64),
+        first: u64,
+        count: u64,
         which: Which,
         totals: &mut Totals,
     ) -> Result<(), TrainError> {

@@ -79,9 +79,11 @@ pub enum Learns {
 impl Beside {
     /// For the sums of a model with so many parameters and statistics.
     pub fn new(
-        (optimizer, moments): (Optimizer, Moments),
+        optimizer: Optimizer,
+        moments: Moments,
         sum: &GradientSum,
-        (parameters, statistics): (usize, usize),
+        parameters: usize,
+        statistics: usize,
         slots: Arc<RwLock<Slots>>,
     ) -> Self {
         let received = Arc::new(Received::of(sum, statistics));
@@ -154,12 +156,7 @@ impl Beside {
         let learned = seen.samples > 0
             && sound
             && learns == Learns::IfSound
-            && self.optimizer.follow(
-                &current,
-                &mut body.slot(),
-                (&statistics, &self.moments),
-                seen,
-            );
+            && self.optimizer.follow(&current, &mut body.slot(), &statistics, &self.moments, seen);
         if !learned {
             body.slot().copy_from(&current);
         }

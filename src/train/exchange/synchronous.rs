@@ -73,9 +73,10 @@ impl Synchronous {
         length: Length,
     ) -> Self {
         let Shared { graph, layout, frozen, sum, slots, .. } = &*pool.shared;
-        let rule = (optimizer, Moments::of(graph, layout, frozen));
-        let lengths = (layout.parameters, layout.statistics);
-        let update = Beside::new(rule, sum, lengths, Arc::clone(slots));
+        let moments = Moments::of(graph, layout, frozen);
+        let (parameters, statistics) = (layout.parameters, layout.statistics);
+        let slots = Arc::clone(slots);
+        let update = Beside::new(optimizer, moments, sum, parameters, statistics, slots);
         let (schedule, base_rate) = rates;
         Self {
             pool,

@@ -91,7 +91,7 @@ pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
 
 /// The validation set, which was listed so, was read, with this sum over its contents. What there
 /// is to say where it was another one in its first evaluation.
-pub fn at_evaluation(position: &mut Position, (listed, sum): (u64, u64)) -> Option<Kind> {
+pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64) -> Option<Kind> {
     let (was_exact, same) = (position.exact, position.contents.measured(listed, sum));
     position.exact &= same;
     let reason = format!(

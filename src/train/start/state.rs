@@ -183,7 +183,7 @@ fn scratch(
         parts::STATISTICS => &statistics[..],
         _ => &zeros[..],
     });
-    let first = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
+    let first = SlotView::new(shape, 0, 0, &values.collect::<Vec<_>>(), &[]);
     state.begin_with(first, Position::start());
     Ok(remarks)
 }
@@ -214,7 +214,7 @@ pub fn given_weights(
         )));
     }
     let answers = Answers { seed: config.run.seed, classes };
-    let fitted = weights::initial_weights((path, &bytes), model, answers);
+    let fitted = weights::initial_weights(path, &bytes, model.0, model.1, answers);
     let mut fitted = fitted.map_err(refuse)?;
     let now = Some(Normalization::of(&config.data));
     let pictures = weights::other_pictures(&config.model.name, &fitted.about, now);

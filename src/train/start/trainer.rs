@@ -75,7 +75,8 @@ pub(super) fn trainer(
     plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
     plan.renews &= around.arguments.launched;
-    let rank = Rank::new(comm, world, own, storage, plan);
+    let (state, process) = own;
+    let rank = Rank::new(comm, world, state, process, storage, plan);
     let mut record = Record::new(journal, keeper);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
     if rank.is_writer() && rank.process.standing.newcomer {

@@ -107,9 +107,8 @@ impl State {
         let extra = state.position.encode();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let parts: Vec<&[f32]> = state.parts.iter().map(Vec::as_slice).collect();
-        let at = (state.position.step, generation);
-        let shape = slots.shape();
-        slots.replace(SlotView::new(shape, at, &parts, &extra));
+        let (shape, step) = (slots.shape(), state.position.step);
+        slots.replace(SlotView::new(shape, step, generation, &parts, &extra));
         // What is being hashed beside reads the slots, and is waited for.
         drop(slots);
         self.position.clone_from(&state.position);

@@ -51,7 +51,8 @@ impl Rank {
     pub fn new(
         comm: Box<dyn Membership>,
         world: World,
-        (state, process): (State, Process),
+        state: State,
+        process: Process,
         storage: Arc<dyn Storage>,
         plan: Plan,
     ) -> Self {

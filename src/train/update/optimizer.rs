@@ -184,23 +184,22 @@ impl Optimizer {
     ) -> bool {
         let whole = current.part(PARAMETERS);
         let of = |part: &str| &current.part(part)[range.clone()];
-        let moved = (range.clone(), scales, gradients);
         let sound = match self.method {
             Method::AdamW { betas, epsilon } => {
                 let adam = AdamScalars::new(betas, epsilon, scales.update);
                 let state = [PARAMETERS, EXP_AVG, EXP_AVG_SQ];
                 let rule = |_: &Range<usize>, _, step| AdamW { step, adam };
-                self.by(moved, rule, state.map(of), next.lend(state))
+                self.by(&range, scales, gradients, rule, state.map(of), next.lend(state))
             }
             Method::Sgd { momentum } => {
                 let state = [PARAMETERS, MOMENTUM];
                 let rule = |_: &Range<usize>, _, step| Sgd { step, momentum };
-                self.by(moved, rule, state.map(of), next.lend(state))
+                self.by(&range, scales, gradients, rule, state.map(of), next.lend(state))
             }
             Method::Nesterov { momentum } => {
                 let state = [PARAMETERS, MOMENTUM];
                 let rule = |_: &Range<usize>, _, step| Nesterov { step, momentum };
-                self.by(moved, rule, state.map(of), next.lend(state))
+                self.by(&range, scales, gradients, rule, state.map(of), next.lend(state))
             }
             Method::Lars { momentum, trust } => {
                 let state = [PARAMETERS, MOMENTUM];
@@ -214,7 +213,7 @@ impl Optimizer {
                     }
                     Lars { step, momentum }
                 };
-                self.by(moved, rule, state.map(of), next.lend(state))
+                self.by(&range, scales, gradients, rule, state.map(of), next.lend(state))
             }
         };
         if let Some(gain) = self.average_gain {
@@ -233,7 +232,8 @@ impl Optimizer {
         &self,
         current: &SlotView<'_>,
         next: &mut SlotMut<'_>,
-        (statistics, moments): (&[f32], &Moments),
+        statistics: &[f32],
+        moments: &Moments,
         seen: Seen,
     ) -> bool {
         assert_eq!(statistics.len(), self.statistics_len, "a sum for every statistic");
@@ -255,7 +255,9 @@ impl Optimizer {
     /// where its own norm decides, its scalars. Whether all is finite.
     fn by<const N: usize, R: stream::Rule<N, N>>(
         &self,
-        (range, scales, gradients): (Range<usize>, &Scales, &Gradients<'_>),
+        range: &Range<usize>,
+        scales: &Scales,
+        gradients: &Gradients<'_>,
         rule: impl Fn(&Range<usize>, Option<usize>, Step) -> R,
         state: [&[f32]; N],
         mut written: [&mut [f32]; N],

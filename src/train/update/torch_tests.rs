@@ -46,7 +46,7 @@ impl Optimizer {
         gradients: &Gradients<'_>,
         seen: Seen,
         learning_rate: f64,
-        statistics: (&[f32], &Moments),
+        (statistics, moments): (&[f32], &Moments),
     ) -> bool {
         let nothing = seen.samples == 0;
         let sound = nothing || {
@@ -54,7 +54,7 @@ impl Optimizer {
             let all = 0..current.part(PARAMETERS).len();
             let mut own = next.cut(&all, is_over_parameters);
             self.advance(&scales, all, gradients, current, &mut own)
-                && self.follow(current, next, statistics, seen)
+                && self.follow(current, next, statistics, moments, seen)
         };
         if nothing || !sound {
             next.copy_from(current);

@@ -27,7 +27,7 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let all = 0..PARAMETERS;
         let mut own = next.cut(&all, parts::is_over_parameters);
         assert!(optimizer.advance(&scales, all, &gradients, &current, &mut own));
-        assert!(optimizer.follow(&current, &mut next, (&sums, &Moments::default()), seen));
+        assert!(optimizer.follow(&current, &mut next, &sums, &Moments::default(), seen));
         slots.commit(step + 1, 0, &[]);
     }
 }
@@ -153,8 +153,8 @@ fn exported_weights_come_back_through_import() {
         let graph =
             catalogue::build(&sent.model_name, sent.input, sent.classes.len(), 1.0).unwrap();
         let bytes = weights::bytes_of(Path::new(&at(path))).unwrap();
-        let named = (Path::new(path), &bytes[..]);
-        let got = weights::initial_weights(named, (&graph, &sent.layout), answers).unwrap();
+        let name = Path::new(path);
+        let got = weights::initial_weights(name, &bytes, &graph, &sent.layout, answers).unwrap();
         assert_eq!(got.parameters, sent.parameters, "{path}");
         assert_eq!((got.statistics, got.remarks), (sent.statistics.clone(), vec![]));
     }
@@ -163,7 +163,8 @@ fn exported_weights_come_back_through_import() {
     let bytes = weights::bytes_of(Path::new(&at("run"))).unwrap();
     let classes = ["cup", "jar", "plate"].map(String::from);
     let others = Answers { seed: 1, classes: &classes };
-    let got = weights::initial_weights((Path::new("run"), &bytes), (&graph, &sent.layout), others);
+    let run = Path::new("run");
+    let got = weights::initial_weights(run, &bytes, &graph, &sent.layout, others);
     let (got, first) = (got.unwrap(), init::parameters(&graph, &sent.layout, 1));
     assert_eq!(
         got.remarks,
@@ -176,8 +177,7 @@ fn exported_weights_come_back_through_import() {
     // A set whose classes are numbers does not say that they are others.
     let numbers = ["0", "1", "2"].map(String::from);
     let numbered = Answers { seed: 1, classes: &numbers };
-    let got =
-        weights::initial_weights((Path::new("run"), &bytes), (&graph, &sent.layout), numbered);
+    let got = weights::initial_weights(run, &bytes, &graph, &sent.layout, numbered);
     assert_eq!(got.unwrap().parameters, sent.parameters);
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
@@ -273,9 +273,9 @@ fn import_takes_the_whole_model_and_nothing_else() {
     // The same reader serves `model.init`.
     let graph = catalogue::build("resnet20", [3, 32, 32], 4, 1.0).unwrap();
     let layout = layout::of(&graph);
-    let named = (Path::new("w.safetensors"), &foreign(&many, 0.5)[..]);
+    let (name, bytes) = (Path::new("w.safetensors"), foreign(&many, 0.5));
     let answers = Answers { seed: 1, classes: &[] };
-    let fitted = weights::initial_weights(named, (&graph, &layout), answers).unwrap();
+    let fitted = weights::initial_weights(name, &bytes, &graph, &layout, answers).unwrap();
     assert_eq!(
         (fitted.parameters, fitted.remarks[0].as_str()),
         (imported.snapshot.parameters, said)

@@ -66,7 +66,8 @@ impl Index for Shard<'_> {
     }
 
     fn bytes<'a>(&self, listing: &'a Listing) -> Result<Cow<'a, [u8]>, String> {
-        written(listing, self.now).map(Cow::Owned).map_err(|error| error.to_string())
+        let (bytes, changed_ns) = self.now;
+        written(listing, bytes, changed_ns).map(Cow::Owned).map_err(|error| error.to_string())
     }
 
     fn mode(&self) -> u32 {
@@ -116,7 +117,7 @@ fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     places
 }
 
-fn written(listing: &Listing, (bytes, changed_ns): (u64, i64)) -> serde_json::Result<Vec<u8>> {
+fn written(listing: &Listing, bytes: u64, changed_ns: i64) -> serde_json::Result<Vec<u8>> {
     let saved = Saved { version: VERSION, bytes, changed_ns, listing };
     let text = serde_json::to_vec(&saved)?;
     let mut all = format!("{:016x}\n", xxh3_64(&text)).into_bytes();

@@ -41,7 +41,8 @@ pub struct Answers<'a> {
 /// What does not fit, whole.
 pub fn fit(
     file: &Foreign<'_>,
-    (graph, layout): (&Graph, &Layout),
+    graph: &Graph,
+    layout: &Layout,
     Answers { seed, classes }: Answers<'_>,
 ) -> Result<Fitted, TensorError> {
     let names: BTreeSet<&str> = layout.tensors.iter().map(|tensor| tensor.name.as_str()).collect();

@@ -82,8 +82,10 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// It reaches beyond the storage.
     pub fn view(
-        (name, element): (String, Element),
-        (shape, strides): (Vec<usize>, Vec<usize>),
+        name: String,
+        element: Element,
+        shape: Vec<usize>,
+        strides: Vec<usize>,
         start: usize,
         storage: &'a [u8],
     ) -> Result<Self, String> {
@@ -192,11 +194,18 @@ mod tests {
         start: usize,
         storage: &[u8],
     ) -> Option<Vec<f32>> {
-        let named = ("t".to_string(), Element::F32);
-        let laid = (shape.to_vec(), strides.to_vec());
-        let view = Tensor::view(named, laid, start, storage).ok()?;
+        let view = view(shape, strides, start, storage).ok()?;
         let mut values = vec![0.0; shape.iter().product()];
         view.read(&mut values).map(|()| values)
+    }
+
+    fn view<'a>(
+        shape: &[usize],
+        strides: &[usize],
+        start: usize,
+        storage: &'a [u8],
+    ) -> Result<Tensor<'a>, String> {
+        Tensor::view("t".into(), Element::F32, shape.to_vec(), strides.to_vec(), start, storage)
     }
 
     #[test]
@@ -216,16 +225,7 @@ mod tests {
             (&[1], &[1], usize::MAX),
             (&[2], &[], 0),
         ] {
-            assert!(
-                Tensor::view(
-                    ("t".into(), Element::F32),
-                    (shape.to_vec(), strides.to_vec()),
-                    start,
-                    &six
-                )
-                .is_err(),
-                "{shape:?}"
-            );
+            assert!(view(shape, strides, start, &six).is_err(), "{shape:?}");
         }
     }
 }

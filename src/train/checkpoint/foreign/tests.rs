@@ -133,7 +133,7 @@ pub(super) fn file_for(classes: usize, prefix: &str) -> Vec<Written> {
 pub(super) fn fitted(bytes: &[u8], classes: usize) -> Result<Fitted, String> {
     let (graph, layout) = model(classes);
     let file = open(bytes).map_err(|error| error.to_string())?;
-    fit(&file, (&graph, &layout), ANSWERS).map_err(|error| error.to_string())
+    fit(&file, &graph, &layout, ANSWERS).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -309,10 +309,7 @@ fn a_damaged_pickle_is_an_error_or_other_data() {
             body[at] = byte;
             let file = with_storages(&body, tensors);
             if let Ok(file) = open(&file) {
-                assert!(
-                    fit(&file, (&graph, &layout), ANSWERS).is_err(),
-                    "four tensors are missing"
-                );
+                assert!(fit(&file, &graph, &layout, ANSWERS).is_err(), "four tensors are missing");
             }
         }
     }
@@ -332,7 +329,7 @@ fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
         saved(&written.collect::<Vec<Written>>())
     };
     let bare = file(&|name| !name.starts_with("aux"));
-    let found = fit(&open(&bare).expect("opens"), (&graph, &layout), ANSWERS).expect("fits");
+    let found = fit(&open(&bare).expect("opens"), &graph, &layout, ANSWERS).expect("fits");
     let text = found.remarks.join("; ");
     assert!(text.contains("it has no auxiliary classifiers: aux1.conv.conv.weight, "), "{text}");
     for spec in layout.tensors.iter().filter(|spec| spec.kind == TensorKind::Weight) {
@@ -344,7 +341,7 @@ fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
     }
     let cut = file(&|name| !name.starts_with("aux") && name != "fc.bias");
     let text =
-        fit(&open(&cut).expect("opens"), (&graph, &layout), ANSWERS).expect_err("no last layer");
+        fit(&open(&cut).expect("opens"), &graph, &layout, ANSWERS).expect_err("no last layer");
     assert!(text.to_string().contains("fc.bias"), "{text}");
 }
 

@@ -300,7 +300,7 @@ impl<'a> Archive<'a> {
             Some(metadata) => sign_of(pickle, *metadata).map_err(|what| plain(name, &what))?,
             None => Sign::Stored,
         };
-        let mut tensor = Tensor::view((name.to_owned(), element), (shape, strides), start, body)?;
+        let mut tensor = Tensor::view(name.to_owned(), element, shape, strides, start, body)?;
         tensor.sign = sign;
         Ok(tensor)
     }
