@@ -117,18 +117,44 @@ fn source(
     store: &dyn Store,
     cache: Option<Cache<'_>>,
 ) -> Result<Arc<dyn Source>, DataError> {
-    let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
+    let cifar = |kind: Cifar| {
+        let path = one_folder(data, split)?;
+        apart(data, split, |train| cifar::is_one_set(store, train, kind))?;
+        cifar::open(store, path, split, kind)
+    };
+    let mnist = || {
+        let path = one_folder(data, split)?;
+        apart(data, split, |train| mnist::is_one_set(store, train))?;
+        mnist::open(store, path, split)
+    };
     Ok(match data.format {
         DataFormat::ImageFolder => Arc::new(image_folder(data, split, seed, store, cache)?),
         DataFormat::Cifar10 => Arc::new(cifar(Cifar::Ten)?),
         DataFormat::Cifar100 => Arc::new(cifar(Cifar::Hundred)?),
-        DataFormat::Mnist => Arc::new(mnist::open(store, one_folder(data, split)?, split)?),
+        DataFormat::Mnist => Arc::new(mnist()?),
         DataFormat::Synthetic => {
             let (samples, classes) = (synthetic_samples(data, split), data.synthetic_classes);
             Arc::new(Synthetic::new(samples, classes, data.image_size, split, seed)?)
         }
         DataFormat::Tar => Arc::new(tar(data, split, store, cache)?),
     })
+}
+
+/// Refuses to measure on what is trained on, where nobody has asked for that.
+fn apart(
+    data: &Data,
+    split: Split,
+    is_one_set: impl Fn(&Path) -> Result<bool, DataError>,
+) -> Result<(), DataError> {
+    let train = data.train.as_deref().filter(|_| data.validation.is_none());
+    match train.filter(|_| split == Split::Validation) {
+        Some(train) if is_one_set(train)? => Err(DataError::Set(format!(
+            "data.validation is not set, and {} holds one split: its samples would be measured \
+             on, too; set data.validation, or write evaluation.every = \"never\"",
+            train.shown()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The path of the split. CIFAR and MNIST keep both splits in one folder, so one key is enough.

@@ -122,6 +122,13 @@ pub fn open(
     Packed::new(format, parts, names, remarks)
 }
 
+/// Whether both splits of a path are the same files: one file, or files of names of their own.
+pub fn is_one_set(store: &dyn Store, path: &Path, kind: Cifar) -> Result<bool, DataError> {
+    let of = |split| files(store, path, split, kind);
+    // What is wrong with the other split is told where that is opened.
+    Ok(of(Split::Train).ok() == Some(of(Split::Validation)?))
+}
+
 /// The split's files: by the names that the set is published under, and then all of them; else
 /// every *.bin file; or `path` itself where it is a file.
 fn files(

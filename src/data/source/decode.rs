@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use image::{ImageError, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -76,6 +76,9 @@ fn format(bytes: &[u8]) -> Option<(&'static str, ImageFormat)> {
     })
 }
 
+/// Ends a JPEG.
+const END: [u8; 2] = [0xff, 0xd9];
+
 /// Strict: a truncated file is an error, not a grey lower half.
 fn jpeg(bytes: &[u8]) -> Result<Image, String> {
     let options = DecoderOptions::default()
@@ -92,13 +95,24 @@ fn jpeg(bytes: &[u8]) -> Result<Image, String> {
         let refused = size.and_then(|(width, height)| refused_size(width, height));
         format!("JPEG: {}", refused.unwrap_or_else(|| undecodable(bytes, &error)))
     })?;
+    if !has_end(bytes) {
+        let what = "its last scan has no end: part of the file was never written, or is cut off";
+        return Err(format!("JPEG: {what}"));
+    }
     let (width, height) = decoder.dimensions().ok_or("JPEG: no dimensions")?;
     image(width, height, pixels)
 }
 
+/// Whether an end marker follows the last scan (ITU-T T.81, B.2.1). Zeros, as a crash leaves them
+/// for what was never written, decode to some picture.
+fn has_end(bytes: &[u8]) -> bool {
+    const SCAN: [u8; 2] = [0xff, 0xda];
+    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|two| *two == marker);
+    bytes.ends_with(&END) || last(END) > last(SCAN)
+}
+
 /// The decoder's words, which end in a line of their own, and what they mostly mean.
 fn undecodable(bytes: &[u8], error: &impl std::fmt::Debug) -> String {
-    const END: [u8; 2] = [0xff, 0xd9];
     let cut = if bytes.ends_with(&END) { "" } else { "; the file is cut off, its end is missing" };
     format!("{}{cut}", format!("{error:?}").trim())
 }
@@ -121,6 +135,15 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
         });
         format!("{name}: {}", refused.unwrap_or_else(|| error.to_string()))
     })?;
+    let levels: &[f32] = match &decoded {
+        DynamicImage::ImageRgb32F(levels) => levels,
+        DynamicImage::ImageRgba32F(levels) => levels,
+        _ => &[],
+    };
+    // They would all become white, or black.
+    if levels.iter().any(|level| !(0.0..=1.0).contains(level)) {
+        return Err(format!("{name}: it has levels outside 0 to 1: convert it to 8 bits"));
+    }
     let decoded = decoded.into_rgb8();
     let (width, height) = decoded.dimensions();
     image(width as usize, height as usize, decoded.into_raw())
@@ -147,6 +170,40 @@ fn image(width: usize, height: usize, pixels: Vec<u8>) -> Result<Image, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_picture_whose_rest_was_never_written_is_no_picture() {
+        let encoded = |pixels: &[u8]| {
+            let mut file = Vec::new();
+            let mut encoder = image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, 90);
+            encoder.encode(pixels, 64, 64, image::ExtendedColorType::Rgb8).expect("in memory");
+            file
+        };
+        let noise: Vec<u8> = (0..64 * 64 * 3u32).map(|i| (i * 2_654_435_761 >> 13) as u8).collect();
+        let whole = encoded(&noise);
+        assert!(rgb(&whole).is_ok());
+        // As a picture with something behind its end.
+        assert!(rgb(&[&whole[..], b"trailer"].concat()).is_ok());
+        let mut zeros = whole.clone();
+        zeros[whole.len() / 2..].fill(0);
+        assert!(rgb(&zeros).is_err(), "half of it is zeros");
+    }
+
+    #[test]
+    fn levels_that_no_8_bits_hold_are_refused() {
+        let tiff = |level: f32| {
+            let mut file = Cursor::new(Vec::new());
+            let levels = image::ImageBuffer::from_pixel(2, 2, image::Rgb([level, 0.0, 0.5]));
+            let picture = DynamicImage::ImageRgb32F(levels);
+            picture.write_to(&mut file, ImageFormat::Tiff).expect("in memory");
+            file.into_inner()
+        };
+        assert_eq!(rgb(&tiff(1.0)).expect("reads").pixels[..3], [255, 0, 128]);
+        for level in [255.0, -1.0, f32::NAN] {
+            let said = rgb(&tiff(level)).expect_err("out of range");
+            assert!(said.contains("levels outside 0 to 1"), "{said}");
+        }
+    }
 
     #[test]
     fn a_picture_that_is_too_large_is_told_by_its_size() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
+use crate::config::Shown;
 use crate::data::store::Store;
 use crate::data::{DataError, Split};
 
@@ -52,6 +53,11 @@ pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, Data
     let names = (0..classes(&images)).map(|i| i.to_string()).collect();
     let part = PackedFile { path: images, header: IMAGES_HEADER, labels, held };
     Packed::new(format, vec![part], names, Vec::new())
+}
+
+/// Whether both splits of a path are the same images: one file.
+pub fn is_one_set(store: &dyn Store, path: &Path) -> Result<bool, DataError> {
+    is_file(store, path)
 }
 
 /// MNIST has the ten digits. EMNIST's splits, which are known by their names, have letters.
@@ -133,7 +139,20 @@ fn images(store: &dyn Store, path: &Path, split: Split) -> Result<PathBuf, DataE
         let names = [name("-", ""), name(".", ""), name("-", ".gz"), name(".", ".gz")];
         names.map(|name| path.join(folder).join(name))
     };
-    let found = first_file(store, FOLDERS.iter().flat_map(named))?;
+    let mut found = None;
+    for folder in &FOLDERS {
+        match (first_file(store, named(folder).into_iter())?, &found) {
+            (None, _) => {}
+            (Some(file), None) => found = Some(file),
+            // Whoever gives a folder that holds the files has said which.
+            (Some(_), Some(first)) if first.parent() == Some(path) => {}
+            (Some(other), Some(first)) => {
+                let (first, key) = (first.shown(), split.key());
+                let text = format!("{first} is there, too: name in {key} the one that is meant");
+                return Err(wrong(&other, text));
+            }
+        }
+    }
     found.ok_or_else(|| {
         let key = split.key();
         let text = format!(
@@ -182,6 +201,24 @@ mod tests {
 
     fn pictures() -> Vec<u8> {
         idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+    }
+
+    #[test]
+    fn of_two_sets_below_a_folder_none_is_taken_unasked() {
+        let (root, mut store) = (Path::new("set"), MemoryStore::default());
+        let put = |store: &mut MemoryStore, folder: &str| {
+            store.put(root.join(folder).join("train-images-idx3-ubyte"), pictures());
+            let labels = idx(0x801, &[2], &[4, 8]);
+            store.put(root.join(folder).join("train-labels-idx1-ubyte"), labels);
+        };
+        put(&mut store, "MNIST/raw");
+        assert_eq!(is_one_set(&store, root).ok(), Some(false));
+        put(&mut store, "FashionMNIST/raw");
+        let said = refusal(open(&store, root, Split::Train));
+        assert!(said.contains("MNIST/raw") && said.contains("name in data.train"), "{said}");
+        assert!(open(&store, &root.join("FashionMNIST"), Split::Train).is_ok());
+        put(&mut store, "");
+        assert!(open(&store, root, Split::Train).is_ok(), "the folder itself");
     }
 
     #[test]

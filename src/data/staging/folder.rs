@@ -255,7 +255,7 @@ impl Folder {
             if fs::symlink_metadata(&path).is_ok() {
                 self.catch_up();
                 match self.known(key) {
-                    Some(copied) if !copied.unseen || copied.is_still(store, file) => {
+                    Some(copied) if !copied.unseen || self.is_still(copied, store, file) => {
                         self.seen(key);
                         part.discard();
                         return Ok(Done::Found(copied.bytes));
@@ -282,6 +282,21 @@ impl Folder {
             return Ok(Done::Made(copied.bytes));
         }
         Err(CopyError::Folder(format!("{}: others never finish it", path.shown())))
+    }
+
+    /// Whether the file has not changed since it was copied. A storage that does not answer now is
+    /// no reason to lose a copy: that is said, in the same words for every file.
+    fn is_still(&self, copied: Copied, store: &dyn Store, file: &Path) -> bool {
+        match store.changed_ns(file) {
+            Ok(changed_ns) => changed_ns == copied.changed_ns,
+            Err(error) => {
+                tracing::warn!(
+                    "{}: copies are used although their files cannot be looked at: {error}",
+                    self.root.shown()
+                );
+                true
+            }
+        }
     }
 
     fn enter(&self, file: &Path, key: Key, copied: Copied, generation: u32) -> io::Result<()> {
@@ -331,19 +346,6 @@ impl Copied {
     fn is_of(&self, other: &Self) -> bool {
         let what = |copied: &Self| (copied.bytes, copied.hash, copied.changed_ns);
         what(self) == what(other)
-    }
-
-    /// Whether the file has not changed since it was copied. A storage that does not answer now is
-    /// no reason to lose a copy: that is said, since nobody knows.
-    fn is_still(&self, store: &dyn Store, file: &Path) -> bool {
-        match store.changed_ns(file) {
-            Ok(changed_ns) => changed_ns == self.changed_ns,
-            Err(error) => {
-                let name = file.shown();
-                tracing::warn!("{name}: its staged copy is used unseen: {error}");
-                true
-            }
-        }
     }
 }
 

@@ -209,8 +209,11 @@ impl Store for Direct {
 
     fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         let facts = fs::metadata(path)?;
-        let seconds = facts.mtime().checked_mul(NS_PER_SECOND);
-        Ok(seconds.and_then(|ns| ns.checked_add(facts.mtime_nsec())))
+        let since = |seconds: i64, ns: i64| seconds.checked_mul(NS_PER_SECOND)?.checked_add(ns);
+        let written = since(facts.mtime(), facts.mtime_nsec());
+        // Tools that copy and unpack files give them the time of others, but not this one.
+        let replaced = since(facts.ctime(), facts.ctime_nsec());
+        Ok(if facts.is_file() { written.max(replaced) } else { written })
     }
 }
 

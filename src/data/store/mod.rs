@@ -191,7 +191,8 @@ pub trait Store: Send + Sync {
     }
     /// What a path leads to; an error where it leads nowhere.
     fn look(&self, path: &Path) -> io::Result<Kind>;
-    /// When a file's bytes, or a folder's names, last changed: nanoseconds since 1970. `None`: the
-    /// store does not know, so that nothing learned of them is trusted later.
+    /// When a file's bytes, or a folder's names, last changed: nanoseconds since 1970. A file that
+    /// was put in another's place counts as changed, whatever time it was given. `None`: the store
+    /// does not know, so that nothing learned of them is trusted later.
     fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>>;
 }

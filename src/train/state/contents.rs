@@ -1,7 +1,8 @@
 //! What the samples of an epoch were, as one number. Each epoch reads each sample once, and the
 //! number is a sum that no order and no reader shows in, so every epoch of a set that nobody
-//! changes has the same: a picture that was written anew at its old length, or that is another one
-//! on another node, is found at the end of the epoch that reads it otherwise.
+//! changes has the same: a picture that was written anew at its old length, or that whoever takes
+//! an owner over finds otherwise on its node, is found at the end of the epoch that reads it so.
+//! Nodes whose sets differ from the start, and of which none takes over, are not.
 
 use serde::{Deserialize, Serialize};
 

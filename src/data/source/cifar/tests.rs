@@ -49,6 +49,18 @@ fn pickle(entries: &[&str], pictures: &[(u8, u8)]) -> Vec<u8> {
 }
 
 #[test]
+fn files_that_serve_both_splits_are_known() {
+    let (root, mut store) = (Path::new("set"), MemoryStore::default());
+    store.put("set/mine.bin", record(&[3], 10));
+    let one = |store: &MemoryStore, path: &Path| is_one_set(store, path, Cifar::Ten).ok();
+    assert_eq!(one(&store, root), Some(true));
+    assert_eq!(one(&store, &root.join("mine.bin")), Some(true));
+    store.put("set/test_batch_mine.bin", record(&[3], 10));
+    store.put("set/data_batch_mine.bin", record(&[3], 10));
+    assert_eq!(one(&store, root), Some(false));
+}
+
+#[test]
 fn the_binary_version_is_read() {
     let (root, mut store) = (Path::new("set"), MemoryStore::default());
     five(
