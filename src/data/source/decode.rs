@@ -179,7 +179,8 @@ mod tests {
             encoder.encode(pixels, 64, 64, image::ExtendedColorType::Rgb8).expect("in memory");
             file
         };
-        let noise: Vec<u8> = (0..64 * 64 * 3u32).map(|i| (i * 2_654_435_761 >> 13) as u8).collect();
+        let noise: Vec<u8> =
+            (0..64 * 64 * 3u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let whole = encoded(&noise);
         assert!(rgb(&whole).is_ok());
         // As a picture with something behind its end.
