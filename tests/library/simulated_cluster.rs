@@ -84,13 +84,13 @@ fn forgetting_what_outlived_the_processes_is_found() {
 
 #[test]
 fn believing_what_copies_hold_is_found() {
-    let tally = play_all(&schedules(600, Rule::Believing), &|_| {});
+    let tally = play_all(&schedules(1000, Rule::Believing), &|_| {});
     let said = |failed: &Failed| {
         let text = failed.failure.to_string();
         let known = ["than without failures", "is none, and taken for one", "it is not exact"];
         known.iter().any(|known| text.contains(known))
     };
-    assert!(tally.wrong > 1 && tally.failed.iter().all(said), "{tally:?}");
+    assert!(tally.wrong > 2 && tally.failed.iter().all(said), "{tally:?}");
     assert_eq!(tally.stuck, 0, "{tally:?}");
 }
 

@@ -213,8 +213,9 @@ pub fn given_weights(
              or start anew with --fresh"
         )));
     }
+    let (graph, layout) = model;
     let answers = Answers { seed: config.run.seed, classes };
-    let fitted = weights::initial_weights(path, &bytes, model.0, model.1, answers);
+    let fitted = weights::initial_weights(path, &bytes, graph, layout, answers);
     let mut fitted = fitted.map_err(refuse)?;
     let now = Some(Normalization::of(&config.data));
     let pictures = weights::other_pictures(&config.model.name, &fitted.about, now);
