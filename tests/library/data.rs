@@ -13,8 +13,8 @@ use kintsugi::data::loader::evaluation::Evaluation;
 use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
 use kintsugi::data::painting::synth::{self, SynthOptions};
 use kintsugi::data::sampler::Order;
-use kintsugi::data::set::DataSet;
 use kintsugi::data::set::open::open;
+use kintsugi::data::set::{self, DataSet};
 use kintsugi::data::source::Source;
 use kintsugi::data::store::Location;
 use kintsugi::data::store::memory::MemoryStore;
@@ -233,6 +233,36 @@ fn a_folder_that_cannot_be_used_is_refused_by_name() {
     has(refusal(&folder(root.path()), Split::Train), &["holds train, validation"]);
     let only = Data { train: None, ..data };
     has(refusal(&only, Split::Train), &["data.train is not"]);
+}
+
+#[test]
+fn a_validation_set_that_is_the_training_set_is_remarked_wherever_it_lies() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let [train, copy, other] = ["train", "copy", "other"].map(|name| root.path().join(name));
+    for folder in [&train, &copy, &other] {
+        let edge = if folder == &other { 40 } else { 20 };
+        fill(folder, "cat", &[("0.jpg", &jpeg(edge, 20, false))]);
+        fill(folder, "dog", &[("0.jpg", &jpeg(20, edge, false))]);
+    }
+    let listed = |data: &Data| {
+        let [train, measured] =
+            [Split::Train, Split::Validation].map(|split| open(data, split, 1).expect("opens"));
+        set::remark(&set::identity(&*train.source, Some(&*measured.source)))
+    };
+    let beside = |validation: &Path| Data {
+        validation: Some(validation.to_owned().into()),
+        ..folder(&train)
+    };
+    for same in [&train, &copy] {
+        let said = listed(&beside(same)).expect("a remark");
+        assert!(said.contains("has the samples of data.train (2)"), "{said}");
+    }
+    assert_eq!(listed(&beside(&other)), None);
+    let made = Data { format: DataFormat::Synthetic, synthetic_samples: 4, ..Data::default() };
+    let made = Data { synthetic_classes: 4, ..made };
+    assert_eq!(listed(&made), None, "four samples of each");
+    let alone = open(&folder(&train), Split::Train, 1).expect("opens");
+    assert_eq!(set::remark(&set::identity(&*alone.source, None)), None);
 }
 
 /// A folder of 20 images of which four are bad, each in its own way.

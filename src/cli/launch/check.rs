@@ -186,12 +186,10 @@ fn listed(config: &Config, sets: &Sets) -> Result<Finding, Refused> {
         Some(steps) => format!("; {steps} steps, {per_epoch} an epoch"),
         None => format!("; {per_epoch} steps an epoch, until train.max_seconds are over"),
     };
-    let remarks = train.remarks().iter().chain(sets.validation.iter().flat_map(remarks)).cloned();
+    let validation = sets.validation.as_ref().map(|set| &*set.source);
+    let each = train.remarks().iter().chain(validation.iter().flat_map(|set| set.remarks()));
+    let remarks = each.cloned().chain(set::remark(&set::identity(&**train, validation)));
     Ok(graded("data", value, &remarks.collect::<Vec<_>>()))
-}
-
-fn remarks(set: &DataSet) -> impl Iterator<Item = &String> {
-    set.source.remarks().iter()
 }
 
 /// Whether they can be decoded, as many as there is time for.

@@ -28,6 +28,18 @@ pub fn identity(train: &dyn Source, validation: Option<&dyn Source>) -> SetIdent
     SetIdentity { train: listed(train), validation: validation.map(listed).unwrap_or_default() }
 }
 
+/// What is to be said of two sets that are one, by their names, sizes and labels.
+pub fn remark(set: &SetIdentity) -> Option<String> {
+    let is_one = set.train == set.validation && set.train.samples > 0;
+    is_one.then(|| {
+        let samples = set.train.samples;
+        format!(
+            "data.validation has the samples of data.train ({samples}): its errors are of what was \
+             learned, and say nothing about other pictures"
+        )
+    })
+}
+
 fn listed(set: &dyn Source) -> Listed {
     let mut classes = Xxh3::new();
     for name in set.classes() {

@@ -8,6 +8,7 @@ use crate::cluster::comm::mpi::under_mpirun;
 use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::world::World;
 use crate::config::{Point, Shown, identity};
+use crate::data::set;
 use crate::data::source::Source;
 use crate::engine;
 use crate::observe::event::{Kind, name_of};
@@ -257,7 +258,8 @@ pub(in crate::train) fn announce(
         of_weights.chain(engine::remark(&around.arguments.config.device)).chain(of_rate);
     let news = keep_sets(around, plan.set, &sets);
     // Sets and device are the same as long as the run goes on: once is enough.
-    let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);
+    let of_sets = sets.iter().flat_map(|set| set.remarks()).cloned();
+    let remarks = of_sets.chain(set::remark(&plan.set)).chain(of_weights);
     let remarks = remarks.filter(|_| from == From::Scratch);
     for kind in remarks.map(|message| Kind::Warning { message }).chain(news) {
         record.event(rank, kind);
