@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::driver::{Device, Driver};
 use super::result::Error;
@@ -18,6 +18,8 @@ pub struct Context {
     /// Pages that the device reads and writes, until its last work is done: only the end of the
     /// context says when that is, since graphs may be launched again.
     pinned: Mutex<Vec<Presence>>,
+    /// The first error after which nothing can be done here any more.
+    lost: OnceLock<Error>,
 }
 
 // SAFETY: the driver's calls may come from any thread.
@@ -36,7 +38,7 @@ impl Context {
         // SAFETY: a device of this driver; `raw` receives a handle that is released once.
         let status = unsafe { (driver.sys().cuDevicePrimaryCtxRetain)(&mut raw, device.raw()) };
         driver.check("cuDevicePrimaryCtxRetain", status)?;
-        Ok(Arc::new(Self { device: device.clone(), raw, pinned: Mutex::default() }))
+        Ok(Arc::new(Self { device: device.clone(), raw, pinned: Mutex::default(), lost: OnceLock::new() }))
     }
 
     /// Whose it is.
@@ -83,8 +85,13 @@ impl Context {
         Ok(())
     }
 
-    /// Makes it the calling thread's own, and gives the calls that then mean it.
+    /// Makes it the calling thread's own, and gives the calls that then mean it. After an error that
+    /// ends the process none is made any more: cuDNN, which knows nothing of that error, would free
+    /// what the device has lost.
     pub(super) fn enter(&self) -> Result<&sys::Driver, Error> {
+        if let Some(error) = self.lost.get() {
+            return Err(error.clone());
+        }
         let sys = self.driver().sys();
         // SAFETY: a live context.
         self.check("cuCtxSetCurrent", unsafe { (sys.cuCtxSetCurrent)(self.raw) })?;
@@ -92,7 +99,12 @@ impl Context {
     }
 
     pub(super) fn check(&self, call: &'static str, status: sys::status) -> Result<(), Error> {
-        self.driver().check(call, status)
+        self.driver().check(call, status).inspect_err(|error| {
+            if error.ends_the_process() {
+                // Whoever was first has told.
+                let _ = self.lost.set(error.clone());
+            }
+        })
     }
 
     pub(super) fn sys(&self) -> &sys::Driver {

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::Context;
 use super::library::{Library, Missing};
@@ -322,6 +322,9 @@ impl Handle {
     /// # Errors
     /// cuDNN's: no device that it knows, or no memory.
     pub fn new(cudnn: &Cudnn, context: &Arc<Context>) -> Result<Self, Error> {
+        // The first one loads the library's parts: workers wait for each other.
+        static OPENING: Mutex<()> = Mutex::new(());
+        let _one = OPENING.lock();
         context.enter()?;
         let mut raw = null_mut();
         // SAFETY: `raw` receives a handle, destroyed once; the calling thread has the context.

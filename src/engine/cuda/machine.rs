@@ -178,13 +178,17 @@ impl Machine {
     ) -> Result<Outcome, EngineError> {
         let context = &self.card.context;
         self.memory.fit(context, &held.script, &self.subject.limits)?;
-        if self.took.is_none() {
-            return self.pass(held, batch, clock);
+        let mut own = self.took.as_ref().map(|_| Clock::new(context));
+        let outcome = self.pass(held, batch, own.as_mut().or(clock));
+        if outcome.is_err() {
+            // Nobody knows what was sent, and nothing is under way when it is sent again.
+            let _ = self.streams.synchronize();
+            self.memory.copies.renew();
         }
-        let mut own = Clock::new(context);
-        let outcome = self.pass(held, batch, Some(&mut own))?;
-        self.took = Some(own.by_kind(&held.kinds)?);
-        Ok(outcome)
+        if let (Some(own), Ok(_)) = (own, &outcome) {
+            self.took = Some(own.by_kind(&held.kinds)?);
+        }
+        outcome
     }
 
     /// Tells the card all of it, and takes what comes of it as it comes.

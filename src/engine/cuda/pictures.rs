@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 use kintsugi_ffi::cuda::{self, Buffer, Context, Crew, Staging, Stream, Turn};
 
@@ -40,7 +41,9 @@ pub struct Ahead {
     /// Where nothing is being sent to.
     buffer: Option<Buffer>,
     context: Arc<Context>,
-    asked: Sender<(Images, Buffer)>,
+    /// Both are there until this ends.
+    asked: Option<Sender<(Images, Buffer)>>,
+    thread: Option<JoinHandle<()>>,
     answered: Receiver<Answer>,
 }
 
@@ -79,8 +82,8 @@ impl Ahead {
         };
         let thread = std::thread::Builder::new().name("pictures".into()).spawn(work);
         let refused = |error| EngineError::Device(format!("no thread sends pictures: {error}"));
-        thread.map_err(refused)?;
-        Ok(Self { buffer, context: Arc::clone(context), asked, answered })
+        let (asked, thread) = (Some(asked), Some(thread.map_err(refused)?));
+        Ok(Self { buffer, context: Arc::clone(context), asked, thread, answered })
     }
 
     /// Has these sent, to a buffer of so many bytes, beside whatever is computed.
@@ -95,7 +98,8 @@ impl Ahead {
             *buffer = Buffer::new(&self.context, bytes)?;
         }
         let Some(buffer) = self.buffer.take() else { return Ok(()) };
-        self.asked.send((images, buffer)).map_err(|_| gone())
+        let asked = self.asked.as_ref().ok_or_else(gone)?;
+        asked.send((images, buffer)).map_err(|_| gone())
     }
 
     /// Waits for what is being sent, and keeps no more than so many bytes.
@@ -129,6 +133,14 @@ impl Ahead {
         }
         std::mem::swap(own, buffer);
         Ok(Taken::These)
+    }
+}
+
+impl Drop for Ahead {
+    /// The thread has a stream of its own: it is not to end it while the process ends.
+    fn drop(&mut self) {
+        self.asked = None;
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

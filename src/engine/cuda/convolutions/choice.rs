@@ -75,7 +75,7 @@ impl Convolution {
                 }
                 let config = [config];
                 let plan = target.plan(attribute::PLAN_CONFIG, Values::Descriptors(&config));
-                let Some(plan) = refused.unless(plan)? else { continue };
+                let Some(plan) = refused.unless_made(plan)? else { continue };
                 match refused.unless(self.planned(plan, &graph))? {
                     Some(Ok(planned)) => return Ok(Chosen::Plan(Box::new(planned))),
                     Some(Err(Refusal(why))) => refused.because(&why),
@@ -144,9 +144,24 @@ impl Refused {
     fn unless<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
         /// `CUDNN_STATUS_BAD_PARAM` and `CUDNN_STATUS_NOT_SUPPORTED` with their kinds.
         const REFUSALS: std::ops::Range<i32> = 2000..4000;
+        self.but(answer, REFUSALS)
+    }
+
+    /// The same of a plan that is made: some proposals fail in their making, whoever tries.
+    fn unless_made(&mut self, plan: Result<Descriptor, Error>) -> Result<Option<Descriptor>, Error> {
+        /// To `CUDNN_STATUS_INTERNAL_ERROR_UNEXPECTED_VALUE`: memory that is short comes behind it.
+        const REFUSALS: std::ops::Range<i32> = 2000..4003;
+        self.but(plan, REFUSALS)
+    }
+
+    fn but<T>(
+        &mut self,
+        answer: Result<T, Error>,
+        refusals: std::ops::Range<i32>,
+    ) -> Result<Option<T>, Error> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.code().is_some_and(|code| REFUSALS.contains(&code)) => {
+            Err(error) if error.code().is_some_and(|code| refusals.contains(&code)) => {
                 self.because(&error.to_string());
                 Ok(None)
             }
