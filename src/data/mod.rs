@@ -190,7 +190,7 @@ pub struct Batch {
     /// Of them, those that were not as they were when the set was listed: lost, or of another
     /// length.
     pub altered: u64,
-    /// Wrapping sum over the contents of the decoded ones ([`set::Fetched`]).
+    /// Wrapping sum over the contents of those that could be had ([`set::Fetched`]).
     pub contents: u64,
     /// Wrapping sum of `sampler::mix(epoch, id)` over all `count`.
     pub mix: u64,

@@ -91,6 +91,11 @@ impl Found {
         self.totals.contents
     }
 
+    /// Samples that were not as they were when the set was listed.
+    pub fn altered(&self) -> u64 {
+        self.totals.altered
+    }
+
     /// What becomes part of the position once all have agreed.
     pub fn evaluated(&self, rank: &Rank) -> Evaluated {
         Evaluated {

@@ -253,7 +253,8 @@ impl Trainer {
         let Rank { state, plan, .. } = &mut self.rank;
         state.position.evaluated(evaluated, plan);
         let (listed, sum) = (plan.set.validation.hash, found.contents());
-        let otherwise = inexact::at_evaluation(&mut state.position, listed, sum);
+        let altered = found.altered();
+        let otherwise = inexact::at_evaluation(&mut state.position, listed, sum, altered);
         if self.rank.state.position.ending.is_none() {
             self.exchange.resume(&mut Context::of(&mut self.rank, None));
         }

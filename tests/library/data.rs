@@ -315,6 +315,40 @@ fn bad_images_are_named_once_skipped_and_counted() {
 }
 
 #[test]
+fn a_picture_that_was_cut_since_it_was_listed_is_bad_and_another_one() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let cut = damaged(root.path())[2];
+    for name in ["0.jpg", "1.jpg"] {
+        fs::write(root.path().join("a").join(name), jpeg(30, 30, false)).expect("written");
+    }
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    let whole = fs::read(root.path().join("a/0.jpg")).expect("read");
+    fs::write(root.path().join("a/0.jpg"), &whole[..whole.len() / 2]).expect("written");
+    let loader = Loader::new(set.clone(), Order::new(20, 1, 1, 20).expect("valid"), options(1, 1));
+    loader.plan(0, &[0], 0);
+    let batch = loader.take(0, 0).expect("skips");
+    let found = |batch: &Batch| (batch.count, batch.skipped, batch.altered);
+    assert_eq!(
+        found(&batch),
+        (20, 5, 1),
+        "those that were bad when listed, {cut} too, are as listed"
+    );
+    let sums = [0, 1 << 20].map(|cache_bytes| {
+        let evaluation = Evaluation::new(set.clone(), &options(0, 0), cache_bytes);
+        [(); 2].map(|()| {
+            let batch = evaluation.batch(0, 20).expect("skips");
+            assert_eq!(found(&batch), (20, 5, 1), "decoded each time and kept: {cache_bytes}");
+            batch.contents
+        })
+    });
+    assert_eq!(sums, [[batch.contents; 2]; 2], "whoever reads them");
+    fs::write(root.path().join("b").join("cut.jpg"), b"other").expect("written");
+    let other = Evaluation::new(set, &options(0, 0), 0).batch(0, 20).expect("skips");
+    assert_eq!(found(&other), (20, 5, 2));
+    assert_ne!(other.contents, batch.contents, "bad ones count with their bytes");
+}
+
+#[test]
 fn a_fatal_bad_image_ends_the_take_that_needs_it_and_names_the_file() {
     let root = tempfile::tempdir().expect("temporary folder");
     let bad = damaged(root.path());

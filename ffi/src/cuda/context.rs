@@ -38,7 +38,12 @@ impl Context {
         // SAFETY: a device of this driver; `raw` receives a handle that is released once.
         let status = unsafe { (driver.sys().cuDevicePrimaryCtxRetain)(&mut raw, device.raw()) };
         driver.check("cuDevicePrimaryCtxRetain", status)?;
-        Ok(Arc::new(Self { device: device.clone(), raw, pinned: Mutex::default(), lost: OnceLock::new() }))
+        Ok(Arc::new(Self {
+            device: device.clone(),
+            raw,
+            pinned: Mutex::default(),
+            lost: OnceLock::new(),
+        }))
     }
 
     /// Whose it is.

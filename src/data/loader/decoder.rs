@@ -36,17 +36,20 @@ struct Bad {
 pub(super) struct Became {
     /// `None`: it is bad and skipped.
     pub(super) label: Option<u32>,
-    /// Its bytes; of one that is skipped none, and where it is lost another length.
+    /// Its bytes, whether or not they can be decoded; where it is lost none, of another length.
     pub(super) fetched: Fetched,
 }
 
 /// A sample that is kept decoded.
 pub(super) struct Thumbnail {
-    /// As the recipe resizes it.
-    pub(super) pixels: Box<[u8]>,
-    /// Of its bytes, as of [`Fetched`].
-    pub(super) contents: u64,
+    /// As the recipe resizes it. `None`: it is bad and skipped.
+    pub(super) pixels: Option<Box<[u8]>>,
+    /// As of [`Became`].
+    pub(super) fetched: Fetched,
 }
+
+/// Of a sample whose bytes could not be had, as when it was listed.
+const NOTHING: Fetched = Fetched { contents: 0, length: Length::AsListed };
 
 /// A lock whose holder panicked still guards plain data that is whole.
 pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,27 +69,33 @@ impl Decoder {
         view: View,
         values: &mut [f32],
     ) -> Result<Became, DataError> {
+        let mut fetched = NOTHING;
         let done = self.guarded(id, || {
-            let (cut, fetched) = self.read_part(bench, id, view)?;
+            let cut = self.read_part(bench, id, view, &mut fetched)?;
             let filled = self.recipe.fill(bench, &cut, view, values);
             bench.scratch.reuse(cut.image.pixels);
-            filled.map(|()| fetched).map_err(|reason| self.sample_error(id, reason))
+            filled.map_err(|reason| self.sample_error(id, reason))
         });
+        let filled = self.judged(id, done, fetched)?;
+        Ok(Became { label: filled.map(|()| self.set.source.label(id)), fetched })
+    }
+
+    /// What was made of a sample; `None`: it is bad and skipped. Whatever ends the run, or makes it
+    /// wait, is returned.
+    fn judged<T>(
+        &self,
+        id: u64,
+        done: Result<T, DataError>,
+        fetched: Fetched,
+    ) -> Result<Option<T>, DataError> {
         match done {
-            Ok(fetched) => {
+            Ok(done) => {
                 if fetched.length == Length::Otherwise {
                     self.name_rewritten(id);
                 }
-                Ok(Became { label: Some(self.set.source.label(id)), fetched })
+                Ok(Some(done))
             }
-            Err(error) => {
-                let length = match error {
-                    DataError::Lost { .. } => Length::Otherwise,
-                    _ => Length::AsListed,
-                };
-                let fetched = Fetched { contents: 0, length };
-                self.judge(id, error).map(|()| Became { label: None, fetched })
-            }
+            Err(error) => self.judge(id, error).map(|()| None),
         }
     }
 
@@ -99,37 +108,38 @@ impl Decoder {
         }
     }
 
-    /// The sample as evaluation keeps it; `None` when it is bad and skipped.
-    pub(super) fn thumbnail(
-        &self,
-        bench: &mut Bench,
-        id: u64,
-    ) -> Result<Option<Thumbnail>, DataError> {
+    /// The sample as evaluation keeps it.
+    pub(super) fn thumbnail(&self, bench: &mut Bench, id: u64) -> Result<Thumbnail, DataError> {
+        let mut fetched = NOTHING;
         let done = self.guarded(id, || {
-            let (cut, Fetched { contents, .. }) = self.read_part(bench, id, View::Centre)?;
+            let cut = self.read_part(bench, id, View::Centre, &mut fetched)?;
             let pixels = self.recipe.thumbnail(bench, &cut);
             bench.scratch.reuse(cut.image.pixels);
-            let pixels = pixels.map_err(|reason| self.sample_error(id, reason))?;
-            Ok(Thumbnail { pixels, contents })
+            pixels.map_err(|reason| self.sample_error(id, reason))
         });
-        match done {
-            Ok(kept) => Ok(Some(kept)),
-            Err(error) => self.judge(id, error).map(|()| None),
-        }
+        let pixels = self.judged(id, done, fetched)?;
+        Ok(Thumbnail { pixels, fetched })
     }
 
-    /// What a view shows of a sample, or more.
+    /// What a view shows of a sample, or more. `fetched` says what its bytes were, also of those
+    /// that cannot be decoded.
     fn read_part(
         &self,
         bench: &mut Bench,
         id: u64,
         view: View,
-    ) -> Result<(Cut, Fetched), DataError> {
+        fetched: &mut Fetched,
+    ) -> Result<Cut, DataError> {
+        *fetched = self.set.fetch(id, &mut bench.bytes).inspect_err(|error| {
+            if matches!(error, DataError::Lost { .. }) {
+                fetched.length = Length::Otherwise;
+            }
+        })?;
         let area = |size| self.recipe.area(view, size);
         let wanted = Wanted { area: &area, scratch: &mut bench.scratch };
-        let read = self.set.read_part(id, &mut bench.bytes, wanted);
+        let cut = self.set.cut(id, &bench.bytes, wanted);
         bench.trim();
-        read
+        cut
     }
 
     fn sample_error(&self, id: u64, reason: String) -> DataError {
@@ -146,7 +156,7 @@ impl Decoder {
             .unwrap_or_else(|_| Err(self.sample_error(id, "its decoder panicked".into())))
     }
 
-    /// Skips or not. Whatever ends the run, or makes it wait, is returned.
+    /// Skips or not.
     fn judge(&self, id: u64, error: DataError) -> Result<(), DataError> {
         let ends = matches!(error, DataError::Set(_) | DataError::Store(_));
         if ends || self.bad_image == BadImage::Fatal {

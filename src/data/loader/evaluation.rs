@@ -4,15 +4,15 @@
 use std::sync::OnceLock;
 
 use crate::data::sampler::mix;
-use crate::data::set::DataSet;
+use crate::data::set::{DataSet, Length};
 use crate::data::view::prepare::{Bench, View};
 use crate::data::{Batch, DataError};
 
 use super::LoaderOptions;
-use super::decoder::{Decoder, Thumbnail};
+use super::decoder::{Became, Decoder, Thumbnail};
 
-/// One cached sample, or nothing when it is bad and skipped.
-type Kept = OnceLock<Option<Thumbnail>>;
+/// One cached sample.
+type Kept = OnceLock<Thumbnail>;
 
 /// The validation set, ready for the engine.
 pub struct Evaluation {
@@ -60,15 +60,13 @@ impl Evaluation {
             batch.mix = batch.mix.wrapping_add(mix(0, id));
             let start = batch.labels.len() * each;
             let values = &mut batch.images[start..start + each];
-            let (label, contents) = match self.kept.get(id as usize) {
+            let became = match self.kept.get(id as usize) {
                 Some(place) => self.fill_kept(&mut bench, place, id, values)?,
-                None => {
-                    let became = self.decoder.fill(&mut bench, id, View::Centre, values)?;
-                    (became.label, became.fetched.contents)
-                }
+                None => self.decoder.fill(&mut bench, id, View::Centre, values)?,
             };
-            batch.contents = batch.contents.wrapping_add(contents);
-            match label {
+            batch.contents = batch.contents.wrapping_add(became.fetched.contents);
+            batch.altered += u64::from(became.fetched.length == Length::Otherwise);
+            match became.label {
                 Some(label) => batch.labels.push(label),
                 None => batch.skipped += 1,
             }
@@ -83,14 +81,17 @@ impl Evaluation {
         place: &Kept,
         id: u64,
         values: &mut [f32],
-    ) -> Result<(Option<u32>, u64), DataError> {
+    ) -> Result<Became, DataError> {
         if place.get().is_none() {
             // Two threads may decode the same sample at once; both get the same bytes.
             let _ = place.set(self.decoder.thumbnail(bench, id)?);
         }
-        let Some(Some(kept)) = place.get() else { return Ok((None, 0)) };
-        self.decoder.recipe.fill_from_thumbnail(&kept.pixels, values);
-        Ok((Some(self.decoder.set.source.label(id)), kept.contents))
+        let Thumbnail { pixels, fetched } = place.get().expect("set above");
+        let label = pixels.as_ref().map(|pixels| {
+            self.decoder.recipe.fill_from_thumbnail(pixels, values);
+            self.decoder.set.source.label(id)
+        });
+        Ok(Became { label, fetched: *fetched })
     }
 
     /// Names of bad images found since the last call, each once.

@@ -53,7 +53,7 @@ fn listed(set: &dyn Source) -> Listed {
 /// What a sample's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fetched {
-    /// A hash of them and of the sample's number; 0 where it has none of its own.
+    /// A hash of them and of the sample's number; 0 where it has none of its own, or is lost.
     pub contents: u64,
     /// How many there are.
     pub length: Length,
@@ -85,17 +85,10 @@ impl DataSet {
         self.source.decode(id, bytes).map_err(|reason| self.sample_error(id, reason))
     }
 
-    /// The same, and at least what is wanted of the picture.
-    pub fn read_part(
-        &self,
-        id: u64,
-        bytes: &mut Vec<u8>,
-        wanted: Wanted<'_>,
-    ) -> Result<(Cut, Fetched), DataError> {
-        let fetched = self.fetch(id, bytes)?;
+    /// At least what is wanted of the picture whose bytes these are.
+    pub fn cut(&self, id: u64, bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, DataError> {
         let decoded = self.source.decode_part(id, bytes, wanted);
-        let cut = decoded.map_err(|reason| self.sample_error(id, reason))?;
-        Ok((cut, fetched))
+        decoded.map_err(|reason| self.sample_error(id, reason))
     }
 
     fn sample_error(&self, id: u64, reason: String) -> DataError {
@@ -103,8 +96,8 @@ impl DataSet {
     }
 
     /// The sample's bytes; none where it has no location. One is lost only where the storage around
-    /// it answers before and after it was asked for once more.
-    fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
+    /// it answers before and after it was asked for once more. Errors are as of `read`.
+    pub fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
         bytes.clear();
         let Some(location) = self.source.location(id) else {
             let contents = self.source.held(id);

@@ -310,7 +310,7 @@ impl<E: Compute + ?Sized> Worker<E> {
         let read = || self.shared.outage.patiently(|| set.batch(first, count));
         let batch = report::loading(read)?;
         totals.count = batch.count;
-        totals.skipped = batch.skipped;
+        (totals.skipped, totals.altered) = (batch.skipped, batch.altered);
         totals.contents = batch.contents;
         let shared = Arc::clone(&self.shared);
         let weights = Committed::now(&shared.slots).of(which);

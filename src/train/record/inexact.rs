@@ -89,15 +89,18 @@ pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
     (was_exact && !same).then_some(Kind::Inexact { reason })
 }
 
-/// The validation set, which was listed so, was read, with this sum over its contents. What there
-/// is to say where it was another one in its first evaluation.
-pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64) -> Option<Kind> {
-    let (was_exact, same) = (position.exact, position.contents.measured(listed, sum));
+/// The validation set, which was listed so, was read, with this sum over its contents; so many of
+/// its samples were not as listed. What there is to say where it was another one than in its first
+/// evaluation, or than when it was listed.
+pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u64) -> Option<Kind> {
+    let (was_exact, found) = (position.exact, position.contents.measured(listed, sum));
+    let same = found && altered == 0;
     position.exact &= same;
     let reason = format!(
-        "the validation samples read after step {} were others than at the first evaluation: \
-         errors, the best checkpoint and train.patience may say something else than in a run \
-         without failures; leave the set as it is while a run goes on",
+        "the validation samples read after step {} were others than the run's set was listed with, \
+         or than at the first evaluation ({altered} are gone or have another length): errors, \
+         the best checkpoint and train.patience may say something else than in a run without \
+         failures; leave the set as it is while a run goes on",
         position.step
     );
     (was_exact && !same).then_some(Kind::Inexact { reason })

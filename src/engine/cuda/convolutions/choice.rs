@@ -148,7 +148,10 @@ impl Refused {
     }
 
     /// The same of a plan that is made: some proposals fail in their making, whoever tries.
-    fn unless_made(&mut self, plan: Result<Descriptor, Error>) -> Result<Option<Descriptor>, Error> {
+    fn unless_made(
+        &mut self,
+        plan: Result<Descriptor, Error>,
+    ) -> Result<Option<Descriptor>, Error> {
         /// To `CUDNN_STATUS_INTERNAL_ERROR_UNEXPECTED_VALUE`: memory that is short comes behind it.
         const REFUSALS: std::ops::Range<i32> = 2000..4003;
         self.but(plan, REFUSALS)
