@@ -117,6 +117,29 @@ fn tiles(stream: &mut Stream, side: usize) -> Vec<u8> {
     file
 }
 
+/// Weights that went through a file of ours are held against a set as those that did not.
+#[test]
+fn a_file_of_our_own_says_classes_and_constants_to_whoever_trains_on() {
+    let place = Place::new();
+    let path = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    let ended = place.train("run", &[]).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    kintsugi(&["checkpoint", "export", "--onnx", &path("run"), &path("trained.onnx")]);
+    kintsugi(&["model", "import", &path("trained.onnx"), "--output", &path("net.toml")]);
+    let keys = [
+        format!("model.name={}", path("net.toml")),
+        format!("model.init={}", path("net.safetensors")),
+    ];
+    let others = ["model.width=1.0", "data.mean=[0.5, 0.5, 0.5]", "data.deviation=[0.5, 0.5, 0.5]"];
+    let keys: Vec<&str> = keys.iter().map(String::as_str).chain(others).collect();
+    let ended = place.train("on", &keys).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success() && said.contains("was trained with data.mean"), "{said}");
+    let weights = std::fs::read(path("net.safetensors")).unwrap();
+    let header = String::from_utf8_lossy(&weights[8..1024.min(weights.len())]).into_owned();
+    assert!(header.contains(r#""classes":"[\""#), "{header}");
+}
+
 /// Imports, trains some steps, exports, and asks both for pictures that neither has seen.
 fn goes_through(python: &Path, file: &str, side: usize) {
     const PICTURES: usize = 40;

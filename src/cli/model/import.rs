@@ -1,7 +1,7 @@
 //! `kintsugi model import`: a model file and weights of an ONNX file.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
@@ -152,15 +152,15 @@ impl Places {
 
     /// The weights first: a model file without them would be trained from nothing.
     fn write(&self, imported: &Imported) -> Result<(), String> {
-        let Imported { graph, layout, parameters, statistics, .. } = imported;
+        let Imported { graph, layout, parameters, statistics, about, .. } = imported;
         if let Some(folder) = self.model.parent() {
             let text = |error| format!("cannot make {}: {error}", folder.shown());
             std::fs::create_dir_all(folder).map_err(text)?;
         }
         let input = shown(graph.input);
         let texts = [("format", "pt".to_owned()), ("model", self.model.shown()), ("input", input)];
-        let about: BTreeMap<String, String> =
-            texts.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        let mut about = about.clone();
+        about.extend(texts.map(|(key, text)| (key.to_owned(), text)));
         let file = tensors::model_file(layout, parameters, statistics, None, &about);
         let model = to_toml(graph);
         let storage = FileSystem::new("");

@@ -22,6 +22,7 @@ use kintsugi_ffi::private::{self, Access};
 use kintsugi_ffi::shared::{SharedWords, WORDS};
 
 use crate::config::CachePolicy;
+use crate::data::Occasion;
 use crate::data::staging::key::Key;
 use crate::data::staging::place::of_run;
 
@@ -80,21 +81,32 @@ impl Cache {
     ///
     /// # Errors
     /// It cannot be made, or is another user's.
-    pub fn open(root: &Path, budget_bytes: u64, policy: CachePolicy) -> io::Result<Self> {
+    pub fn open(
+        root: &Path,
+        budget_bytes: u64,
+        policy: CachePolicy,
+        occasion: Occasion,
+    ) -> io::Result<Self> {
         private::enter_folder(root)?;
         let (held, counts) = counts(&root.join(COUNTS))?;
         let (root, used) = (root.to_owned(), Mutex::default());
         let parts = AtomicU64::new(0);
         let cache = Self { root, budget_bytes, policy, counts, held, used, parts };
-        cache.take_stock()?;
+        cache.take_stock(occasion)?;
         Ok(cache)
     }
 
     /// What is there when a rank comes; the first of a node counts it anew, since one that was
-    /// killed may have counted what it never wrote.
-    fn take_stock(&self) -> io::Result<()> {
+    /// killed may have counted what it never wrote. Of a run that begins nothing may be there: an
+    /// earlier one of its folder, killed with all that would have swept it, read other bytes.
+    fn take_stock(&self, occasion: Occasion) -> io::Result<()> {
         let alone = lock::lock_file(&self.held)? == Lock::Taken;
         if alone {
+            if occasion == Occasion::Begins {
+                for key in self.listing().into_keys() {
+                    fs::remove_file(self.path(key))?;
+                }
+            }
             let all = self.listing();
             self.counts.set(USED, all.values().map(|kept| cost(kept.bytes)).sum());
             // Ticks may have been lost with a page that somebody cut.

@@ -72,11 +72,11 @@ fn taken(set: &DataSet) -> f64 {
 mod tests {
     use super::*;
     use crate::config::{CachePolicy, Data};
-    use crate::data::Split;
     use crate::data::painting::synth::{self, SynthOptions};
     use crate::data::set::open::open;
     use crate::data::store::Store;
     use crate::data::tiers::tiered::Tiered;
+    use crate::data::{Occasion, Split};
 
     const PAGES: u64 = 12;
     const PAGE_BYTES: u64 = 4096;
@@ -105,8 +105,8 @@ mod tests {
         let order = Order::new(24, 4, 1, 8).expect("valid");
         let rank = |mine: &[u32], beside: &[u32]| {
             let root = place.path().join("cache");
-            let cache = Cache::open(&root, PAGES * PAGE_BYTES, CachePolicy::Keep).expect("opened");
-            let cache = Arc::new(cache);
+            let cache = Cache::open(&root, PAGES * PAGE_BYTES, CachePolicy::Keep, Occasion::GoesOn);
+            let cache = Arc::new(cache.expect("opened"));
             let memory = NodeMemory::new(Arc::clone(&cache), set.clone(), order.clone());
             memory.plan(mine, beside);
             let (store, counts) = (Arc::clone(&set.store), Arc::default());

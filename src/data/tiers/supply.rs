@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, CacheSize, Config, Shown, StagingMode};
+use crate::data::Occasion;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::staging::folder::Folder;
@@ -45,6 +46,7 @@ impl Supply {
         order: &Order,
         run_id: &str,
         porters: Vec<Porter>,
+        occasion: Occasion,
     ) -> Self {
         let folder = match config.staging.mode {
             StagingMode::None => None,
@@ -62,7 +64,7 @@ impl Supply {
         let (counts, told) = (Arc::clone(&tally), Arc::clone(&urgent));
         let cache = match config.data.cache {
             CacheSize::Off => None,
-            CacheSize::Bytes(budget) => open_cache(config, &set, run_id, budget.0),
+            CacheSize::Bytes(budget) => open_cache(config, &set, run_id, budget.0, occasion),
         };
         let memory =
             cache.clone().map(|cache| Arc::new(NodeMemory::new(cache, set.clone(), order.clone())));
@@ -132,9 +134,15 @@ fn workers(config: &Config, mut porters: Vec<Porter>, folder: &Path) -> Workers 
     if porters.is_empty() { config.staging.workers.into() } else { Workers::Processes(porters) }
 }
 
-fn open_cache(config: &Config, set: &DataSet, run_id: &str, budget: u64) -> Option<Arc<Cache>> {
+fn open_cache(
+    config: &Config,
+    set: &DataSet,
+    run_id: &str,
+    budget: u64,
+    occasion: Occasion,
+) -> Option<Arc<Cache>> {
     let root = cache::folder(run_id, set.source.fingerprint());
-    match Cache::open(&root, budget, config.data.cache_policy) {
+    match Cache::open(&root, budget, config.data.cache_policy, occasion) {
         Ok(cache) => Some(Arc::new(cache)),
         Err(error) => {
             act_on(&format!("data.cache is off on this node: {}: {error}", root.shown()));

@@ -12,6 +12,7 @@ use crate::cluster::comm::{Communicator, Membership as _};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::resident::Slots;
 use crate::config::{Every, Point, identity, seed};
+use crate::data::Occasion;
 use crate::observe::clock::Clock;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -239,6 +240,8 @@ fn materials(
             None => samples(SAMPLES, 0, Layout::OneFile, listing),
         },
         validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile, Listing::Own)),
+        // What a node holds is the scenario's to say.
+        occasion: Occasion::GoesOn,
         graph: graph(),
         inline: Some(Box::new(compute)),
         arithmetic: instructions.name().into(),

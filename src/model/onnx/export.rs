@@ -9,7 +9,7 @@ use crate::model::{Graph, LayerKind, Layout, Node, TensorKind};
 use crate::observe::protobuf::Message;
 
 use super::error::OnnxError;
-use super::proto::{FLOAT, INT64};
+use super::proto::{FLOAT, INT64, OWN_NAME};
 
 /// The name of the input, `[N, channels, height, width]`.
 pub const IMAGE: &str = "image";
@@ -82,7 +82,7 @@ pub fn export(trained: &Trained<'_>) -> Result<Vec<u8>, OnnxError> {
     let classes = serde_json::to_string(trained.classes).expect("strings are always JSON");
     let model = Message::default()
         .integer(1, IR_VERSION)
-        .text(2, "kintsugi")
+        .text(2, OWN_NAME)
         .text(3, env!("CARGO_PKG_VERSION"))
         .within(7, &message)
         .within(8, &Message::default().integer(2, OPSET));

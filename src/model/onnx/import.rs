@@ -1,6 +1,6 @@
 //! A file as a graph of our layers with its weights.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::config::Shown;
 use crate::model::spec::GraphBuilder;
@@ -8,7 +8,7 @@ use crate::model::{Graph, Layout, Shape, layout};
 
 use super::error::OnnxError;
 use super::names;
-use super::proto::{End, Model, is_fraction};
+use super::proto::{End, Model, OWN_NAME, is_fraction};
 use super::state::{Draft, State};
 use super::stored::Beside;
 use super::taken::Taken;
@@ -37,6 +37,8 @@ pub struct Imported {
     pub copied: usize,
     /// Who wrote the file.
     pub producer: String,
+    /// What it says of the model, by name; of files of our own, whose words are known.
+    pub about: BTreeMap<String, String>,
 }
 
 /// Reads a file. `given` is the shape of an image where the file leaves it open; `beside` reads
@@ -68,7 +70,9 @@ pub fn import(
     let mut taken = Taken::from(beside);
     let (parameters, statistics) = taken.all(&drafts, &layout)?;
     let (producer, copied) = (model.producer.to_owned(), taken.copied);
-    Ok(Imported { graph, layout, parameters, statistics, folded, copied, producer })
+    let own = model.texts.iter().filter(|_| producer == OWN_NAME);
+    let about = own.map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+    Ok(Imported { graph, layout, parameters, statistics, folded, copied, producer, about })
 }
 
 /// Name and shape of the one input, and its number of samples.

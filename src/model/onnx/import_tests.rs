@@ -84,6 +84,19 @@ fn every_layer_of_the_catalogue_has_operators() {
 }
 
 #[test]
+fn what_a_file_of_our_own_says_of_its_model_comes_back() {
+    let (_, _, _, file) = written("resnet20", 32);
+    let imported = read(&file).expect("our own");
+    let classes = imported.about.get("classes").expect("told");
+    let classes: Vec<String> = serde_json::from_str(classes).expect("a list");
+    assert_eq!(classes.len(), imported.graph.classes);
+    let name = file.windows(10).position(|at| at == b"\x12\x08kintsugi").expect("its producer");
+    let mut others = file;
+    others[name + 2] = b'x';
+    assert!(read(&others).expect("reads").about.is_empty(), "who else may mean other things");
+}
+
+#[test]
 fn a_file_that_is_cut_anywhere_is_refused() {
     let (_, _, parameters, file) = written("resnet20", 32);
     for cut in (0..file.len()).step_by(4999).chain(file.len() - 120..file.len()) {

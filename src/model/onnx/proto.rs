@@ -24,6 +24,8 @@ pub const RANK_MAX: usize = 8;
 const ENDS_MAX: usize = TENSORS_MAX + 64;
 /// Values of an attribute, and of a tensor that is computed with.
 pub const NUMBERS_MAX: usize = 64;
+/// Texts that a file says of its model.
+const TEXTS_MAX: usize = 256;
 /// What stands beside a tensor that lies in another file.
 const EXTERNAL_MAX: usize = 8;
 
@@ -39,6 +41,9 @@ pub const INT64: i64 = 7;
 pub const INT32: i64 = 6;
 /// Truth values.
 pub const BOOL: i64 = 9;
+
+/// Who wrote a file of our own.
+pub const OWN_NAME: &str = "kintsugi";
 
 /// Whether elements of this type are fractions that layers compute with.
 pub fn is_fraction(kind: i64) -> bool {
@@ -60,6 +65,8 @@ pub struct Model<'a> {
     pub inputs: Vec<End<'a>>,
     /// What it gives.
     pub outputs: Vec<End<'a>>,
+    /// What it says of itself: names and texts.
+    pub texts: Vec<(&'a str, &'a str)>,
 }
 
 /// A node.
@@ -144,6 +151,19 @@ fn text(content: Content<'_>) -> Result<&str, Broken> {
     std::str::from_utf8(bytes).map_err(|_| Broken("a name is not UTF-8".into()))
 }
 
+/// A name and a text (StringStringEntryProto).
+fn pair(message: &[u8]) -> Result<(&str, &str), Broken> {
+    let mut pair = ("", "");
+    for field in Fields::of(message) {
+        match field? {
+            (1, content) => pair.0 = text(content)?,
+            (2, content) => pair.1 = text(content)?,
+            _ => {}
+        }
+    }
+    Ok(pair)
+}
+
 fn bytes(content: Content<'_>) -> Result<&[u8], Broken> {
     match content {
         Content::Bytes(bytes) => Ok(bytes),
@@ -207,6 +227,9 @@ impl<'a> Model<'a> {
                     if domain.is_empty() || domain == "ai.onnx" {
                         model.opset = Some(version);
                     }
+                }
+                (14, content) => {
+                    push(&mut model.texts, pair(bytes(content)?)?, TEXTS_MAX, "texts")?;
                 }
                 _ => {}
             }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::cluster::resident::{Ahead, Slots};
 use crate::config::{Config, ExchangeKind};
-use crate::data::Normalization;
 use crate::data::loader::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::sampler::Order;
@@ -17,6 +16,7 @@ use crate::data::source::Source;
 use crate::data::staging::porter::Porter;
 use crate::data::tiers::supply::Supply;
 use crate::data::view::mixing::Mixing;
+use crate::data::{Normalization, Occasion};
 use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, Together};
 use crate::model::{Graph, Layout, layout, parts};
@@ -82,6 +82,8 @@ pub struct Materials {
     pub train: DataSet,
     /// Validation samples, where errors are measured.
     pub validation: Option<DataSet>,
+    /// What they were opened for.
+    pub occasion: Occasion,
     /// The model.
     pub graph: Graph,
     /// What computes micro-batches on the communicating thread; `None` = worker threads do.
@@ -153,7 +155,7 @@ fn rehearsal(around: &Surroundings) -> Rehearsal {
 /// The sets cannot be had, or the run is one that cannot be trained.
 fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
-    let Sets { train, validation } = sets::await_data(around, outage)?;
+    let Sets { train, validation, occasion } = sets::await_data(around, outage)?;
     let model = feasible::model(config, &*train.source, around.owners)?;
     let together = match around.entry {
         Entry::Initial => Together::WithOthers,
@@ -167,7 +169,8 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
     let local = run_folder::id(&run_dir);
     let inline = None;
     let porters = around.take_porters();
-    let materials = Materials { train, validation, graph, inline, arithmetic, local, porters };
+    let materials =
+        Materials { train, validation, occasion, graph, inline, arithmetic, local, porters };
     prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
 }
 
@@ -176,7 +179,8 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
     let config = &around.arguments.config;
     let (options, workers) = (materials.loader_options(config), materials.workers(config));
     let (threads, hands) = materials.threads(config);
-    let Materials { train, validation, graph, inline, arithmetic, local, porters } = materials;
+    let Materials { train, validation, occasion, graph, inline, arithmetic, local, porters } =
+        materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let layout = Arc::new(layout::of(&graph));
     let order = Order::of(config, train.source.len())?;
@@ -198,7 +202,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         order: order.clone(),
     };
     let slots = Arc::new(RwLock::new(Slots::vacant(parts::shape(&layout, config))));
-    let supply = Supply::of(config, train, &order, &local, porters);
+    let supply = Supply::of(config, train, &order, &local, porters, occasion);
     let shared = Shared {
         graph: graph.clone(),
         layout: Arc::clone(&layout),

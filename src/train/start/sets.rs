@@ -22,6 +22,8 @@ pub struct Sets {
     pub train: DataSet,
     /// Validation samples, where errors are measured.
     pub validation: Option<DataSet>,
+    /// What they were opened for.
+    pub occasion: Occasion,
 }
 
 /// Opens the sets: at once where the run has committed no step, else once their storage answers.
@@ -99,7 +101,8 @@ fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataErro
         Every::Never => None,
         _ => Some(open(Split::Validation)?),
     };
-    Ok(Sets { train, validation })
+    let occasion = cache.map_or(Occasion::Begins, |cache| cache.occasion);
+    Ok(Sets { train, validation, occasion })
 }
 
 /// Where the run stands as far as the ledger knows, before any state is read, and the samples of an

@@ -119,13 +119,17 @@ fn verify_answers_with_its_exit_code() {
 
 /// A state of a model that the catalogue has.
 fn known(step: u64) -> Snapshot {
-    let graph = catalogue::build("mlp", [1, 4, 4], 3, 0.0625).unwrap();
+    known_of(step, ["cat", "dog, \"big\"", "e\u{1b}el"].map(String::from).into())
+}
+
+fn known_of(step: u64, classes: Vec<String>) -> Snapshot {
+    let graph = catalogue::build("mlp", [1, 4, 4], classes.len(), 0.0625).unwrap();
     let layout = Arc::new(layout::of(&graph));
     let value = |i: usize| (i % 1000) as f32 - 500.5;
     let parameters: Vec<f32> = (0..layout.parameters).map(value).collect();
     Snapshot {
         model_name: "mlp".into(),
-        classes: ["cat", "dog, \"big\"", "e\u{1b}el"].map(String::from).into(),
+        classes,
         input: [1, 4, 4],
         optimizer: vec![(MOMENTUM.into(), parameters.clone())],
         parameters,
@@ -133,6 +137,32 @@ fn known(step: u64) -> Snapshot {
         layout,
         ..snapshot(step)
     }
+}
+
+/// Archives number their classes; folders of the same names lie in another order from 10 on.
+#[test]
+fn classes_of_the_same_names_in_another_order_are_other_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let classes: Vec<String> = (0..11).map(|class| class.to_string()).collect();
+    let sent = known_of(4, classes.clone());
+    let run = FileSystem::new(folder.path());
+    store::write(&run, &sent, 9, &|| true, &RealClock::default()).result.unwrap();
+    let bytes = weights::bytes_of(folder.path()).unwrap();
+    let graph = catalogue::build("mlp", sent.input, 11, 0.0625).unwrap();
+    let got = |classes: &[String]| {
+        let (run, answers) = (Path::new("run"), Answers { seed: 1, classes });
+        weights::initial_weights(run, &bytes, &graph, &sent.layout, answers).unwrap()
+    };
+    assert_eq!(
+        (got(&classes).parameters, got(&classes).remarks),
+        (sent.parameters.clone(), vec![])
+    );
+    let mut sorted = classes;
+    sorted.sort();
+    let said = "its classes are 0, 1, 2, 3, 4, 5, 6, 7, ..., not 0, 1, 10, 2, ";
+    let other = got(&sorted);
+    assert!(other.remarks[0].starts_with(said), "{:?}", other.remarks);
+    assert_ne!(other.parameters, sent.parameters, "its last layer begins anew");
 }
 
 #[test]

@@ -14,7 +14,16 @@ fn key(number: u64) -> Key {
 }
 
 fn open(place: &tempfile::TempDir, pages: u64, policy: CachePolicy) -> Cache {
-    Cache::open(&place.path().join("cache"), pages * PAGE, policy).expect("opened")
+    open_for(place, pages, policy, Occasion::GoesOn)
+}
+
+fn open_for(
+    place: &tempfile::TempDir,
+    pages: u64,
+    policy: CachePolicy,
+    occasion: Occasion,
+) -> Cache {
+    Cache::open(&place.path().join("cache"), pages * PAGE, policy, occasion).expect("opened")
 }
 
 fn has(cache: &Cache, number: u64) -> bool {
@@ -45,6 +54,19 @@ fn one_that_keeps_takes_what_fits_and_never_gives_it_up() {
         [true, true, true, false, false]
     );
     assert_eq!(cache.used_bytes(), 3 * PAGE);
+}
+
+#[test]
+fn a_run_that_begins_finds_nothing_of_an_earlier_one_and_one_that_goes_on_finds_all() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let opened = |occasion| open_for(&place, 3, CachePolicy::Keep, occasion);
+    offer(&opened(Occasion::Begins), 1);
+    assert!(has(&opened(Occasion::GoesOn), 1) && has(&opened(Occasion::Joins), 1));
+    let first = opened(Occasion::Begins);
+    assert!(!has(&first, 1) && first.used_bytes() == 0);
+    offer(&first, 2);
+    let second = opened(Occasion::Begins);
+    assert!(has(&first, 2) && has(&second, 2), "the first of a node has looked, others use it");
 }
 
 #[test]

@@ -185,13 +185,20 @@ fn other_number(differences: &Differences) -> Option<String> {
     Some(format!("it is for {found} classes, this model for {expected}"))
 }
 
-/// That it says the names of as many other classes. Numbers are no names: who imports weights need
-/// not know more, nor does a set of archives.
+/// That it says the names of as many other classes, or the same in another order. Numbers are no
+/// names: who imports weights need not know more, nor does a set of archives. But folders of such
+/// names lie in another order, from 10 on.
 fn other_names(file: &Foreign<'_>, classes: &[String]) -> Option<String> {
     let found: Vec<String> = serde_json::from_str(file.about.get("classes")?).ok()?;
     let numbers: Vec<String> = (0..found.len()).map(|class| class.to_string()).collect();
     let named = found != numbers && classes != numbers;
-    let differ = named && found.len() == classes.len() && found != classes;
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    let said = named || sorted(&found) == sorted(classes);
+    let differ = said && found.len() == classes.len() && found != classes;
     let list = |names: &[String]| {
         let shown = names.iter().take(NAMES_MAX).map(|name| name.shown().to_string());
         let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
