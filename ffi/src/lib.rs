@@ -21,6 +21,7 @@ pub mod fixed;
 pub mod grants;
 pub mod launcher;
 pub mod life;
+pub mod loaded;
 pub mod lock;
 pub mod mapping;
 pub mod mpi;

@@ -1,12 +1,13 @@
 //! Shared libraries that are loaded while the program runs, and what to say when one is not there.
 //! They stay loaded until the process ends: what they started may run on behind any `dlclose`.
 
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use super::result::Error;
+use crate::loaded::file_of;
 
 /// Why a library cannot be used. None of these is alarming by itself: most machines have no card.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,16 +119,7 @@ impl Library {
     /// Where the file that has this function lies: what a plain name came to.
     pub fn place(&self, symbol: &'static str) -> PathBuf {
         let Ok(address) = self.symbol(symbol) else { return self.file.clone() };
-        // SAFETY: plain numbers and pointers, for which zero is a value.
-        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: any address may be asked about; the result is ours.
-        let known = unsafe { libc::dladdr(address.as_ptr(), &mut found) } != 0;
-        if !known || found.dli_fname.is_null() {
-            return self.file.clone();
-        }
-        // SAFETY: not null, so a terminated string that lives as long as the library, for ever.
-        let path = unsafe { CStr::from_ptr(found.dli_fname) };
-        PathBuf::from(OsStr::from_bytes(path.to_bytes()))
+        file_of(address.as_ptr()).unwrap_or_else(|| self.file.clone())
     }
 }
 

@@ -8,6 +8,11 @@ pub mod primitive;
 pub mod result;
 pub mod sys;
 
+use std::ffi::c_void;
+use std::path::PathBuf;
+
+use crate::loaded::file_of;
+
 pub use create::Described;
 pub use memory::MemoryDesc;
 pub use primitive::{Context, Data, Primitive, PrimitiveDesc};
@@ -18,6 +23,19 @@ pub fn version() -> (i32, i32, i32) {
     // SAFETY: the call returns a pointer to a static structure.
     let version = unsafe { &*sys::dnnl_version() };
     (version.major, version.minor, version.patch)
+}
+
+/// The file that it was loaded from: whatever the loader found first, not always what the program
+/// was linked with.
+pub fn file() -> Option<PathBuf> {
+    file_of(sys::dnnl_version as *const c_void)
+}
+
+/// Whether it prefers shorter vectors than it could use (`ONEDNN_CPU_ISA_HINTS=PREFER_YMM`).
+pub fn prefers_ymm() -> bool {
+    const PREFER_YMM: i32 = 1;
+    // SAFETY: takes nothing, returns a number.
+    unsafe { sys::dnnl_get_cpu_isa_hints() == PREFER_YMM }
 }
 
 /// The instruction set that oneDNN uses here, for example `avx512_core_amx`: part of a run's bits.
@@ -55,6 +73,8 @@ mod tests {
     #[test]
     fn the_library_is_version_three_and_names_its_instruction_set() {
         assert_eq!(super::version().0, 3);
-        assert!(!super::isa().is_empty());
+        assert!(!super::isa().is_empty() && !super::prefers_ymm());
+        let file = super::file().expect("it was loaded");
+        assert!(file.to_string_lossy().contains("libdnnl"), "{file:?}");
     }
 }

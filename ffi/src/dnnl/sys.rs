@@ -87,6 +87,7 @@ unsafe extern "C" {
 
     pub fn dnnl_version() -> *const version_t;
     pub fn dnnl_get_effective_cpu_isa() -> c_int;
+    pub fn dnnl_get_cpu_isa_hints() -> c_int;
     pub fn dnnl_cpu_isa2str(isa: c_int) -> *const c_char;
 
     pub fn dnnl_engine_create(out: *mut *mut engine, kind: c_int, index: usize) -> status;

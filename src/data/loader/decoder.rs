@@ -104,7 +104,10 @@ impl Decoder {
         let mut bad = hold(&self.bad);
         if bad.rewritten.len() < NAMED_MAX && bad.rewritten.insert(id) {
             let name = self.set.source.name(id);
-            tracing::warn!("{name} has another length than when the set was listed");
+            tracing::warn!(
+                "{name} has another length than when the set was listed, or lies in a file that \
+                 was written since"
+            );
         }
     }
 

@@ -64,7 +64,7 @@ pub struct Fetched {
 pub enum Length {
     /// As many.
     AsListed,
-    /// More or fewer: its file was written since.
+    /// More or fewer, or in a file of many samples that was written since.
     Otherwise,
 }
 
@@ -106,6 +106,8 @@ impl DataSet {
         self.bring(id, &location, bytes)?;
         let length = match location.extent {
             Extent::Whole { listed } if listed != bytes.len() as u64 => Length::Otherwise,
+            // After its bytes were read: it was as listed until then.
+            Extent::Range { .. } if self.source.is_rewritten(id, &*self.store) => Length::Otherwise,
             _ => Length::AsListed,
         };
         Ok(Fetched { contents: xxh3_64_with_seed(bytes, id), length })

@@ -9,6 +9,7 @@ use crate::data::store::{FILE_BYTES_MAX, FetchError, Store};
 use crate::data::{DataError, Split};
 
 use super::array::{Elements, array};
+use super::listed::stamp;
 use super::packed::{Format, Packed, PackedFile, all, first_file, index, is_file, wrong};
 
 /// Bytes of a picture: three planes of 32 x 32.
@@ -99,13 +100,14 @@ pub fn open(
     let files = files(store, path, split, kind)?;
     let (mut parts, mut python) = (Vec::new(), Vec::new());
     for path in &files {
-        let body = all(store, path)?;
+        let (listed, body) = (stamp(store, path).ok().flatten(), all(store, path)?);
         let is_pickle = body.first() == Some(&PICKLE_START);
         python.push(is_pickle);
-        parts.push(match is_pickle {
+        let part = match is_pickle {
             true => python_part(path, &body, kind)?,
             false => binary_part(path, &body, kind)?,
-        });
+        };
+        parts.push(PackedFile { listed, ..part });
     }
     let version = match (python.contains(&true), python.contains(&false)) {
         (true, true) => {
@@ -248,7 +250,7 @@ fn binary_part(path: &Path, body: &[u8], kind: Cifar) -> Result<PackedFile, Data
         return Err(wrong(path, format_args!("{text}: not the binary version of CIFAR-100")));
     }
     let labels = records().map(|record| record[label_bytes as usize - 1]).collect();
-    Ok(PackedFile { path: path.to_owned(), header: 0, labels, held: None })
+    Ok(PackedFile { path: path.to_owned(), header: 0, labels, held: None, listed: None })
 }
 
 fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<PackedFile, DataError> {
@@ -298,7 +300,13 @@ fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<PackedFile, Data
         Elements::At(range) => (range.start as u64, None),
         Elements::Held(bytes) => (0, Some(bytes)),
     };
-    Ok(PackedFile { path: path.to_owned(), header, labels: labels.swap_remove(0), held })
+    Ok(PackedFile {
+        path: path.to_owned(),
+        header,
+        labels: labels.swap_remove(0),
+        held,
+        listed: None,
+    })
 }
 
 /// Published batches are equally long: one that is not may have lost its end.

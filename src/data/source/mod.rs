@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::jpeg::Scratch;
-use super::store::Location;
+use super::store::{Location, Store};
 use super::{Area, Cut, Image};
 
 pub mod below;
@@ -13,6 +13,7 @@ pub mod cifar;
 pub(in crate::data) mod decode;
 pub mod image_folder;
 mod leftovers;
+mod listed;
 pub mod mnist;
 pub mod packed;
 pub mod subset;
@@ -54,6 +55,11 @@ pub trait Source: Send + Sync {
     /// A hash of the bytes of a sample without a location, where it has any; 0: it has none.
     fn held(&self, _id: u64) -> u64 {
         0
+    }
+    /// Whether the file in which the sample lies with others was written since it was listed, as far
+    /// as this process has seen: its place there may be another sample's now.
+    fn is_rewritten(&self, _id: u64, _store: &dyn Store) -> bool {
+        false
     }
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;

@@ -12,6 +12,7 @@ use crate::data::{DataError, Image};
 use crate::observe::refusal::Meaning;
 
 use super::Source;
+use super::listed::{ListedFile, Stamp};
 
 /// How one format lies in its files.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +35,8 @@ pub(super) struct PackedFile {
     pub labels: Vec<u8>,
     /// Its records, where the file does not have them as they are.
     pub held: Option<Vec<u8>>,
+    /// As it was before it was read.
+    pub listed: Stamp,
 }
 
 /// A file and the id of its first sample.
@@ -42,6 +45,7 @@ struct BatchFile {
     first: u64,
     header: u64,
     held: Option<Vec<u8>>,
+    listed: ListedFile,
 }
 
 /// Samples of one size in a few files.
@@ -124,14 +128,15 @@ impl Packed {
         remarks: Vec<String>,
     ) -> Result<Self, DataError> {
         let (mut files, mut all) = (Vec::new(), Vec::new());
-        for PackedFile { path, header, labels, held } in parts {
+        for PackedFile { path, header, labels, held, listed } in parts {
             let known = |label: &u8| usize::from(*label) < classes.len();
             if let Some(at) = labels.iter().position(|label| !known(label)) {
                 let (label, count) = (labels[at], classes.len());
                 let text = format!("record {at} has label {label} of {count} (0 to {})", count - 1);
                 return Err(wrong(&path, text));
             }
-            files.push(BatchFile { path, first: all.len() as u64, header, held });
+            let (first, listed) = (all.len() as u64, ListedFile::of(listed));
+            files.push(BatchFile { path, first, header, held, listed });
             all.extend(labels);
         }
         let mut hash = Xxh3::new();
@@ -181,6 +186,11 @@ impl Source for Packed {
         let length = record - pixels;
         let in_file = || Location::range(&*part.path, self.offset(part, id), length);
         part.held.is_none().then(in_file)
+    }
+
+    fn is_rewritten(&self, id: u64, store: &dyn Store) -> bool {
+        let part = self.part(id);
+        part.held.is_none() && part.listed.is_rewritten(store, &part.path)
     }
 
     fn decode(&self, id: u64, fetched: &[u8]) -> Result<Image, String> {

@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::config::{Share, Shown, Validation};
-use crate::data::store::Location;
+use crate::data::store::{Location, Store};
 use crate::data::{Cut, DataError, Image, Split};
 
 use super::{Source, Wanted};
@@ -173,6 +173,10 @@ impl Source for Subset {
 
     fn held(&self, id: u64) -> u64 {
         self.whole.held(self.id(id))
+    }
+
+    fn is_rewritten(&self, id: u64, store: &dyn Store) -> bool {
+        self.whole.is_rewritten(self.id(id), store)
     }
 
     fn name(&self, id: u64) -> String {

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use kintsugi_ffi::dnnl;
 
+use crate::observe::build;
+
 /// The variable that keeps oneDNN from newer instructions.
 const LIMIT: &str = "ONEDNN_MAX_CPU_ISA";
 
@@ -32,10 +34,16 @@ const BESIDE: &str = ", caches ";
 /// Entries that are looked at.
 const CACHES_MAX: usize = 8;
 
-/// What this process computes with, for example `oneDNN 3.2.0 avx512_core_amx, caches 48K 2048K`.
+/// What this process computes with, for example `oneDNN 3.2.0-5d1f09c2 avx512_core_amx, caches 48K
+/// 2048K`. A library of one version may be built otherwise, and the loader's path decides which is
+/// taken.
 pub fn arithmetic() -> String {
     let (major, minor, patch) = dnnl::version();
-    format!("oneDNN {major}.{minor}.{patch} {}{}", isa(), caches(Path::new(CACHES)))
+    let build = dnnl::file().and_then(|file| build::of(&file).ok());
+    let build = build.map_or_else(String::new, |build| format!("-{:08x}", build >> 32));
+    let vectors = if dnnl::prefers_ymm() { "+ymm" } else { "" };
+    let caches = caches(Path::new(CACHES));
+    format!("oneDNN {major}.{minor}.{patch}{build} {}{vectors}{caches}", isa())
 }
 
 /// Sizes of the caches of data; nothing where the kernel does not tell them.
@@ -68,7 +76,9 @@ pub fn cure(kinds: &[String]) -> String {
     let parts = || computing.iter().filter_map(|kind| kind.rsplit_once(' '));
     let library = parts().next().map(|(library, _)| library);
     if parts().any(|(other, _)| Some(other) != library) {
-        return "start all ranks with one version of the library".into();
+        return "start all ranks with one file of the library (LD_LIBRARY_PATH comes before what \
+                kintsugi was built with)"
+            .into();
     }
     let place = |isa: &str| SETS.iter().position(|set| *set == isa);
     let least = parts().filter_map(|(_, isa)| place(isa)).min();
@@ -87,12 +97,17 @@ mod tests {
 
     #[test]
     fn what_all_have_is_the_cure() {
-        assert!(arithmetic().starts_with("oneDNN 3."), "{}", arithmetic());
+        let own = arithmetic();
+        let (library, _) = own.split_once(", ").unwrap_or((&own, ""));
+        let build = library.split(' ').nth(1).and_then(|version| version.split_once('-'));
+        assert!(own.starts_with("oneDNN 3.") && build.is_some_and(|(_, b)| b.len() == 8), "{own}");
         let amx = "oneDNN 3.2.0 avx512_core_amx";
         assert!(cured(&[amx, "oneDNN 3.2.0 avx512_core"]).ends_with("=AVX512_CORE"));
         assert!(cured(&["oneDNN 3.2.0 avx2", amx, amx]).ends_with("ISA=AVX2"));
         assert!(cured(&["oneDNN 3.2.0 avx2_vnni", amx]).ends_with("ISA=AVX2"));
-        assert!(cured(&["oneDNN 3.1.0 avx2", amx]).contains("one version"));
+        for other in ["oneDNN 3.1.0 avx2", "oneDNN 3.2.0-00000001 avx512_core_amx"] {
+            assert!(cured(&[other, amx]).contains("one file of the library"));
+        }
         let [small, large] = ["32K 512K", "48K 2048K"].map(|size| format!("{amx}, caches {size}"));
         assert!(cured(&[&small, &large, &small]).ends_with("processors of one kind"));
         assert!(cured(&[&small, "oneDNN 3.2.0 avx2, caches 32K 512K"]).ends_with("ISA=AVX2"));

@@ -66,8 +66,8 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     let was_exact = position.exact;
     position.exact &= samples == 0;
     let reason = format!(
-        "{samples} samples of step {} are gone, cannot be read or have another length than when \
-         the set was listed (logs/ names them); for equal bits leave the set as it is while a run \
+        "{samples} samples of step {} are gone, cannot be read, have another length than when the \
+         set was listed, or lie in a file that was written since (logs/ names them); for equal bits leave the set as it is while a run \
          goes on, and start this one anew with --fresh",
         position.step
     );
@@ -98,7 +98,7 @@ pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u6
     position.exact &= same;
     let reason = format!(
         "the validation samples read after step {} were others than the run's set was listed with, \
-         or than at the first evaluation ({altered} are gone or have another length): errors, \
+         or than at the first evaluation ({altered} are gone, have another length, or lie in a file that was written since): errors, \
          the best checkpoint and train.patience may say something else than in a run without \
          failures; leave the set as it is while a run goes on",
         position.step

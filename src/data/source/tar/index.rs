@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::data::index::{Index, Learned, learn};
-use crate::data::store::{FetchError, Kind, Store};
+use crate::data::source::listed::{Stamp, stamp};
+use crate::data::store::{FetchError, Store};
 
 use super::sample::{CLASSES_MAX, Sample};
 use super::shard::{self, Listing};
@@ -59,7 +60,7 @@ impl Index for Shard<'_> {
 
     fn make(&self) -> Result<Listing, FetchError> {
         let listed = shard::list(self.store, self.path);
-        match now(self.store, self.path)? == Some(self.now) {
+        match stamp(self.store, self.path)? == Some(self.now) {
             true => listed,
             false => Err(FetchError::not_now("it changes while it is listed")),
         }
@@ -75,31 +76,24 @@ impl Index for Shard<'_> {
     }
 }
 
-/// The listing of a shard: saved beside it, else in `cache`, and trusted as long as the shard does
-/// not change. With it, whether an older or damaged index was there.
+/// The listing of a shard that is so: saved beside it, else in `cache`, and trusted as long as the
+/// shard does not change. With it, whether an older or damaged index was there.
 ///
 /// # Errors
 /// What is wrong with the shard, or that it cannot be read: nothing is saved of such a one.
 pub fn listing(
     store: &dyn Store,
     path: &Path,
+    now: Stamp,
     cache: Option<&Path>,
 ) -> Result<(Learned<Listing>, bool), FetchError> {
-    let Some(now) = now(store, path)? else {
+    let Some(now) = now else {
         let why = "the store does not know when the shard changed".to_owned();
         return shard::list(store, path).map(|listing| (Learned::Unsaved(listing, why), false));
     };
     let shard = Shard { store, path, now, stale: Cell::new(false) };
     let learned = learn(&shard, &places(path, cache))?;
     Ok((learned, shard.stale.get()))
-}
-
-/// Size and time of a shard.
-fn now(store: &dyn Store, shard: &Path) -> Result<Option<(u64, i64)>, FetchError> {
-    let Kind::File { bytes } = store.look(shard)? else {
-        return Err(FetchError::damaged("no file"));
-    };
-    Ok(store.changed_ns(shard)?.map(|changed| (bytes, changed)))
 }
 
 fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {

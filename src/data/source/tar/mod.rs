@@ -11,6 +11,7 @@ use crate::data::index::Learned;
 use crate::data::store::{FetchError, Location, Store};
 use crate::data::{Cut, DataError, Image};
 
+use super::listed::{ListedFile, Stamp, stamp};
 use super::{Source, Wanted, decode};
 
 mod group;
@@ -38,6 +39,7 @@ struct Shard {
     path: PathBuf,
     /// The id of its first sample.
     first: u64,
+    listed: ListedFile,
 }
 
 /// One sample in its shard.
@@ -84,7 +86,9 @@ impl Tar {
         let (mut left, mut stale, mut unsaved) = (Left::default(), Vec::new(), None);
         for path in paths {
             let wrong = |error: FetchError| error.about(path.shown()).about(key);
-            let (learned, was_stale) = index::listing(store, &path, cache).map_err(wrong)?;
+            let listed = stamp(store, &path).map_err(FetchError::from).map_err(wrong)?;
+            let listing = index::listing(store, &path, listed, cache);
+            let (learned, was_stale) = listing.map_err(wrong)?;
             if was_stale {
                 stale.push(path.clone());
             }
@@ -94,7 +98,7 @@ impl Tar {
             let listing = learned.value();
             check_labels(&listing.samples, classes).map_err(|text| wrong(text.into()))?;
             left.add(listing.left, &path.file_name().unwrap_or_default().shown());
-            set.take(path, listing.samples);
+            set.take(path, listed, listing.samples);
         }
         set.remarks = left.remarks(key);
         if set.entries.is_empty() {
@@ -109,8 +113,9 @@ impl Tar {
         Ok(set)
     }
 
-    fn take(&mut self, path: PathBuf, samples: Vec<Sample>) {
-        self.shards.push(Shard { path, first: self.entries.len() as u64 });
+    fn take(&mut self, path: PathBuf, listed: Stamp, samples: Vec<Sample>) {
+        let (first, listed) = (self.entries.len() as u64, ListedFile::of(listed));
+        self.shards.push(Shard { path, first, listed });
         for sample in samples {
             self.names.extend(sample.name.bytes());
             let Sample { offset, length, label, .. } = sample;
@@ -218,6 +223,11 @@ impl Source for Tar {
     fn location(&self, id: u64) -> Option<Location<'_>> {
         let Entry { offset, length, .. } = self.entries[id as usize];
         Some(Location::range(&*self.shard(id).path, offset, length))
+    }
+
+    fn is_rewritten(&self, id: u64, store: &dyn Store) -> bool {
+        let shard = self.shard(id);
+        shard.listed.is_rewritten(store, &shard.path)
     }
 
     fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {

@@ -1,0 +1,65 @@
+//! A file of many samples, which lie in it by their offsets. If it is written anew while a run goes
+//! on, the offsets may be of other samples, with other labels: whoever reads from it looks now and
+//! then whether it is the one that was listed.
+
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::data::store::{Kind, Store};
+
+/// How often a file is looked at while it is read from: what is written and read between the last
+/// two looks at a run's end is not seen.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Size and time of a file, where its store knows both.
+pub type Stamp = Option<(u64, i64)>;
+
+/// Those of a file now.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn stamp(store: &dyn Store, path: &Path) -> io::Result<Stamp> {
+    let Kind::File { bytes } = store.look(path)? else { return Ok(None) };
+    Ok(store.changed_ns(path)?.map(|changed| (bytes, changed)))
+}
+
+/// What is known of a file since it was listed.
+#[derive(Debug)]
+pub struct ListedFile {
+    listed: Stamp,
+    /// When it was looked at last, in milliseconds of this process; 0: never.
+    looked_ms: AtomicU64,
+    is_rewritten: AtomicBool,
+}
+
+impl ListedFile {
+    /// As it was when it was listed.
+    pub fn of(listed: Stamp) -> Self {
+        Self { listed, looked_ms: AtomicU64::new(0), is_rewritten: AtomicBool::new(false) }
+    }
+
+    /// Whether it was written, or another one put in its place, since it was listed. One that cannot
+    /// be looked at is as it was, as far as anybody knows.
+    pub fn is_rewritten(&self, store: &dyn Store, path: &Path) -> bool {
+        if self.listed.is_some() && self.is_due() {
+            let now = stamp(store, path);
+            if now.is_ok_and(|now| now.is_some() && now != self.listed) {
+                self.is_rewritten.store(true, Ordering::Relaxed);
+            }
+        }
+        self.is_rewritten.load(Ordering::Relaxed)
+    }
+
+    /// One of the threads that ask at a time.
+    fn is_due(&self) -> bool {
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        let now_ms = BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        let is_due = looked_ms == 0 || now_ms - looked_ms >= LOOK_EVERY.as_millis() as u64;
+        let order = Ordering::Relaxed;
+        is_due && self.looked_ms.compare_exchange(looked_ms, now_ms, order, order).is_ok()
+    }
+}
