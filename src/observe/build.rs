@@ -14,8 +14,8 @@ pub fn id() -> u64 {
     *ID.get_or_init(|| of(Path::new("/proc/self/exe")).unwrap_or(0))
 }
 
-/// Tells builds of a program or library apart without reading all of it: its length, its first page,
-/// which holds the linker's build id or where all else lies, and its last one.
+/// Tells builds of a program or library apart without reading all of it: its length, its first
+/// page, which holds the linker's build id or where all else lies, and its last one.
 ///
 /// # Errors
 /// It cannot be read.

@@ -161,6 +161,30 @@ fn a_newcomer_that_finds_other_labels_is_refused_by_name_and_the_next_rung_is_ta
     assert_eq!((result.status, result.attempt), (Status::Completed, 1));
 }
 
+/// Its offsets are of the new file's samples no more, whatever is read there.
+#[test]
+fn a_shard_that_is_written_in_mid_run_ends_exactness_and_no_run() {
+    let _turn = alone();
+    let share = Share::new("changed-in-place");
+    let shards = share.0.join("shards");
+    pack(&share.set().join("train"), 2, &shards);
+    let train = format!("data.train={}", shards.display());
+    // Time for many looks at it.
+    let slow = r#"faults.plan=[{kind="slow", rank=1, step=10, pause="50ms"}]"#;
+    let run = share.0.join("run");
+    let keys = ["train.steps=60", "data.format=tar", &train, slow];
+    let mut running = start(&mut share.command("launch", &run, &keys), LIMIT);
+    wait_for_step(&run, 5, &mut running);
+    let shard = std::fs::File::options().write(true).open(shards.join("train-00.tar")).unwrap();
+    // Nothing is another byte.
+    let bytes = std::fs::read(shards.join("train-00.tar")).unwrap();
+    shard.write_all_at(&bytes, 0).unwrap();
+    let said = running.wait();
+    let result = completed("in place", &run, &said);
+    assert_eq!((result.exact, result.steps), (false, 60), "{}", said.stderr);
+    assert!(said.stderr.contains("lie in a file that was written since"), "{}", said.stderr);
+}
+
 /// The library of `changed.c`; nothing where no compiler is.
 fn library(place: &Path) -> Option<PathBuf> {
     compiled("changed.c", &PRELOADED, place).ok()
@@ -304,6 +328,10 @@ fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
     // What follows the end of a JPEG changes its length alone.
     let longer = || std::fs::write(&one, [&whole[..], b"more"].concat()).unwrap();
     let gone = || std::fs::remove_file(&one).unwrap();
+    let cut = || {
+        let file = std::fs::File::options().write(true).open(&one).unwrap();
+        file.set_len(whole.len() as u64 / 2).unwrap();
+    };
     // At no moment shorter.
     let no_picture = || {
         let file = std::fs::File::options().write(true).open(&one).unwrap();
@@ -312,6 +340,7 @@ fn a_picture_that_is_rewritten_or_goes_mid_run_ends_exactness_and_no_run() {
     for (name, change, why) in [
         ("longer", &longer as &dyn Fn(), "1 samples of step "),
         ("gone", &gone, "1 samples of step "),
+        ("cut", &cut, "1 samples of step "),
         ("other", &no_picture, "were others than those of the first"),
     ] {
         let run = share.0.join(name);

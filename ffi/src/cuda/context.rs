@@ -90,9 +90,9 @@ impl Context {
         Ok(())
     }
 
-    /// Makes it the calling thread's own, and gives the calls that then mean it. After an error that
-    /// ends the process none is made any more: cuDNN, which knows nothing of that error, would free
-    /// what the device has lost.
+    /// Makes it the calling thread's own, and gives the calls that then mean it. After an error
+    /// that ends the process none is made any more: cuDNN, which knows nothing of that error, would
+    /// free what the device has lost.
     pub(super) fn enter(&self) -> Result<&sys::Driver, Error> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());

@@ -119,7 +119,7 @@ impl Library {
     /// Where the file that has this function lies: what a plain name came to.
     pub fn place(&self, symbol: &'static str) -> PathBuf {
         let Ok(address) = self.symbol(symbol) else { return self.file.clone() };
-        file_of(address.as_ptr()).unwrap_or_else(|| self.file.clone())
+        file_of(address.as_ptr() as usize).unwrap_or_else(|| self.file.clone())
     }
 }
 

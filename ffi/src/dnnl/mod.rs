@@ -8,7 +8,6 @@ pub mod primitive;
 pub mod result;
 pub mod sys;
 
-use std::ffi::c_void;
 use std::path::PathBuf;
 
 use crate::loaded::file_of;
@@ -28,7 +27,7 @@ pub fn version() -> (i32, i32, i32) {
 /// The file that it was loaded from: whatever the loader found first, not always what the program
 /// was linked with.
 pub fn file() -> Option<PathBuf> {
-    file_of(sys::dnnl_version as *const c_void)
+    file_of(sys::dnnl_version as *const () as usize)
 }
 
 /// Whether it prefers shorter vectors than it could use (`ONEDNN_CPU_ISA_HINTS=PREFER_YMM`).

@@ -2,29 +2,16 @@
 //! on, the offsets may be of other samples, with other labels: whoever reads from it looks now and
 //! then whether it is the one that was listed.
 
-use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::data::store::{Kind, Store};
+use crate::data::store::{Stamp, Store};
 
 /// How often a file is looked at while it is read from: what is written and read between the last
 /// two looks at a run's end is not seen.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// Size and time of a file, where its store knows both.
-pub type Stamp = Option<(u64, i64)>;
-
-/// Those of a file now.
-///
-/// # Errors
-/// It cannot be looked at.
-pub fn stamp(store: &dyn Store, path: &Path) -> io::Result<Stamp> {
-    let Kind::File { bytes } = store.look(path)? else { return Ok(None) };
-    Ok(store.changed_ns(path)?.map(|changed| (bytes, changed)))
-}
 
 /// What is known of a file since it was listed.
 #[derive(Debug)]
@@ -41,14 +28,13 @@ impl ListedFile {
         Self { listed, looked_ms: AtomicU64::new(0), is_rewritten: AtomicBool::new(false) }
     }
 
-    /// Whether it was written, or another one put in its place, since it was listed. One that cannot
-    /// be looked at is as it was, as far as anybody knows.
+    /// Whether it was written since it was listed, or another one is read in its place. One that
+    /// cannot be looked at is as it was, as far as anybody knows.
     pub fn is_rewritten(&self, store: &dyn Store, path: &Path) -> bool {
-        if self.listed.is_some() && self.is_due() {
-            let now = stamp(store, path);
-            if now.is_ok_and(|now| now.is_some() && now != self.listed) {
-                self.is_rewritten.store(true, Ordering::Relaxed);
-            }
+        if let Some(listed) = self.listed.filter(|_| self.is_due())
+            && store.is_still(path, listed).is_ok_and(|is_still| !is_still)
+        {
+            self.is_rewritten.store(true, Ordering::Relaxed);
         }
         self.is_rewritten.load(Ordering::Relaxed)
     }

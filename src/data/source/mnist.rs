@@ -10,7 +10,6 @@ use crate::config::Shown;
 use crate::data::store::Store;
 use crate::data::{DataError, Split};
 
-use super::listed::stamp;
 use super::packed::{
     Format, Packed, PackedFile, all, first_file, index, is_file, length, start, wrong,
 };
@@ -29,7 +28,7 @@ const FOLDERS: [&str; 5] = ["", "MNIST/raw", "raw", "FashionMNIST/raw", "KMNIST/
 pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, DataError> {
     let images = images(store, path, split)?;
     let beside = labels_of(store, &images)?;
-    let listed = stamp(store, &images).ok().flatten();
+    let listed = store.stamp(&images).ok().flatten();
     let header = header(store, &images)?;
     let word = |i: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[4 * i + byte]));
     let (count, height, width) = (u64::from(word(1)), word(2), word(3));

@@ -56,8 +56,8 @@ pub trait Source: Send + Sync {
     fn held(&self, _id: u64) -> u64 {
         0
     }
-    /// Whether the file in which the sample lies with others was written since it was listed, as far
-    /// as this process has seen: its place there may be another sample's now.
+    /// Whether the file in which the sample lies with others was written since it was listed, as
+    /// far as this process has seen: its place there may be another sample's now.
     fn is_rewritten(&self, _id: u64, _store: &dyn Store) -> bool {
         false
     }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::config::Shown;
-use crate::data::store::{FetchError, Kind, Location, Store};
+use crate::data::store::{FetchError, Kind, Location, Stamp, Store};
 use crate::data::{DataError, Image};
 use crate::observe::refusal::Meaning;
 
 use super::Source;
-use super::listed::{ListedFile, Stamp};
+use super::listed::ListedFile;
 
 /// How one format lies in its files.
 #[derive(Debug, Clone, Copy)]

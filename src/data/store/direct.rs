@@ -208,13 +208,36 @@ impl Store for Direct {
     }
 
     fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
-        let facts = fs::metadata(path)?;
-        let since = |seconds: i64, ns: i64| seconds.checked_mul(NS_PER_SECOND)?.checked_add(ns);
-        let written = since(facts.mtime(), facts.mtime_nsec());
-        // Tools that copy and unpack files give them the time of others, but not this one.
-        let replaced = since(facts.ctime(), facts.ctime_nsec());
-        Ok(if facts.is_file() { written.max(replaced) } else { written })
+        Ok(changed_ns(&fs::metadata(path)?))
     }
+
+    /// What is open is still read when another file has taken its name.
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let facts = match open.files.get(path) {
+            Some(file) => file.metadata()?,
+            None => fs::metadata(path)?,
+        };
+        Ok(match facts.nlink() {
+            // To lose its last name is a change of the file, though not of its bytes.
+            0 => facts.len() == listed.0 && written_ns(&facts) <= Some(listed.1),
+            _ => (facts.len(), changed_ns(&facts)) == (listed.0, Some(listed.1)),
+        })
+    }
+}
+
+fn written_ns(facts: &Metadata) -> Option<i64> {
+    facts.mtime().checked_mul(NS_PER_SECOND)?.checked_add(facts.mtime_nsec())
+}
+
+fn changed_ns(facts: &Metadata) -> Option<i64> {
+    let written = written_ns(facts);
+    if !facts.is_file() {
+        return written;
+    }
+    // Tools that copy and unpack files give them the time of others, but not this one.
+    let seconds = facts.ctime().checked_mul(NS_PER_SECOND);
+    written.max(seconds.and_then(|seconds| seconds.checked_add(facts.ctime_nsec())))
 }
 
 #[cfg(test)]

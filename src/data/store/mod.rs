@@ -195,4 +195,23 @@ pub trait Store: Send + Sync {
     /// was put in another's place counts as changed, whatever time it was given. `None`: the store
     /// does not know, so that nothing learned of them is trusted later.
     fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>>;
+    /// Size and time of a file, where both are known.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        let Kind::File { bytes } = self.look(path)? else { return Ok(None) };
+        Ok(self.changed_ns(path)?.map(|changed| (bytes, changed)))
+    }
+    /// Whether the file that ranges are read from under this path is the one that had this size and
+    /// time, and was not written since.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+        Ok(self.stamp(path)?.is_none_or(|now| now == listed))
+    }
 }
+
+/// Size and time of a file, as of [`Store::changed_ns`].
+pub type Stamp = Option<(u64, i64)>;

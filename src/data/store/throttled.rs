@@ -89,6 +89,11 @@ impl Store for Throttled {
         std::thread::sleep(self.latency);
         self.inner.changed_ns(path)
     }
+
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+        std::thread::sleep(self.latency);
+        self.inner.is_still(path, listed)
+    }
 }
 
 #[cfg(test)]

@@ -120,4 +120,8 @@ impl Store for Tiered {
     fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         self.shared.changed_ns(path)
     }
+
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+        self.shared.is_still(path, listed)
+    }
 }

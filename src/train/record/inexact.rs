@@ -67,8 +67,9 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     position.exact &= samples == 0;
     let reason = format!(
         "{samples} samples of step {} are gone, cannot be read, have another length than when the \
-         set was listed, or lie in a file that was written since (logs/ names them); for equal bits leave the set as it is while a run \
-         goes on, and start this one anew with --fresh",
+         set was listed, or lie in a file that was written since (logs/ names them); \
+         for equal bits leave the set as it is while a run goes on, and start this one anew with \
+         --fresh",
         position.step
     );
     (was_exact && samples > 0).then_some(Kind::Inexact { reason })
@@ -96,9 +97,13 @@ pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u6
     let (was_exact, found) = (position.exact, position.contents.measured(listed, sum));
     let same = found && altered == 0;
     position.exact &= same;
+    let than = match found {
+        true => "the run's set was listed with",
+        false => "at the first evaluation",
+    };
     let reason = format!(
-        "the validation samples read after step {} were others than the run's set was listed with, \
-         or than at the first evaluation ({altered} are gone, have another length, or lie in a file that was written since): errors, \
+        "the validation samples read after step {} were others than {than} ({altered} \
+         are gone, have another length, or lie in a file that was written since): errors, \
          the best checkpoint and train.patience may say something else than in a run without \
          failures; leave the set as it is while a run goes on",
         position.step

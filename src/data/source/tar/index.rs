@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::data::index::{Index, Learned, learn};
-use crate::data::source::listed::{Stamp, stamp};
-use crate::data::store::{FetchError, Store};
+use crate::data::store::{FetchError, Stamp, Store};
 
 use super::sample::{CLASSES_MAX, Sample};
 use super::shard::{self, Listing};
@@ -60,7 +59,7 @@ impl Index for Shard<'_> {
 
     fn make(&self) -> Result<Listing, FetchError> {
         let listed = shard::list(self.store, self.path);
-        match stamp(self.store, self.path)? == Some(self.now) {
+        match self.store.stamp(self.path)? == Some(self.now) {
             true => listed,
             false => Err(FetchError::not_now("it changes while it is listed")),
         }

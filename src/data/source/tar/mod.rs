@@ -8,10 +8,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::Shown;
 use crate::data::index::Learned;
-use crate::data::store::{FetchError, Location, Store};
+use crate::data::store::{FetchError, Location, Stamp, Store};
 use crate::data::{Cut, DataError, Image};
 
-use super::listed::{ListedFile, Stamp, stamp};
+use super::listed::ListedFile;
 use super::{Source, Wanted, decode};
 
 mod group;
@@ -86,7 +86,7 @@ impl Tar {
         let (mut left, mut stale, mut unsaved) = (Left::default(), Vec::new(), None);
         for path in paths {
             let wrong = |error: FetchError| error.about(path.shown()).about(key);
-            let listed = stamp(store, &path).map_err(FetchError::from).map_err(wrong)?;
+            let listed = store.stamp(&path).map_err(FetchError::from).map_err(wrong)?;
             let listing = index::listing(store, &path, listed, cache);
             let (learned, was_stale) = listing.map_err(wrong)?;
             if was_stale {

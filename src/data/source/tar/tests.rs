@@ -178,14 +178,16 @@ fn a_shard_that_changes_while_it_is_listed_has_no_index() {
     assert_eq!(place.open("t-0.tar").expect("opened").len(), 3);
 }
 
-/// An open file is still the old one, and an index of the new one is nobody's business here: what
-/// counts is that the samples of a shard that was written are other ones.
 #[test]
 fn a_shard_that_is_written_or_replaced_after_it_was_listed_is_told_for_all_its_samples() {
     let place = Place::new();
-    let (store, shard) = (Direct::default(), place.path("t-0.tar"));
-    let written = |how: &dyn Fn()| {
-        let set = place.open("t-{0..1}.tar").expect("opened");
+    let shard = place.path("t-0.tar");
+    let written = |reads: bool, how: &dyn Fn()| {
+        let (set, store) = (place.open("t-{0..1}.tar").expect("opened"), Direct::default());
+        if reads {
+            let location = set.location(0).expect("in a shard");
+            store.fetch(&location, &mut Vec::new()).expect("read");
+        }
         assert!((0..set.len()).all(|id| !set.is_rewritten(id, &store)));
         // Longer than a tick of the clock of files, then longer than between two looks.
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -195,19 +197,18 @@ fn a_shard_that_is_written_or_replaced_after_it_was_listed_is_told_for_all_its_s
     };
     let body = fs::read(&shard).expect("there");
     let only_first = [true, true, true, false, false];
-    assert_eq!(written(&|| fs::write(&shard, &body).expect("written")), only_first);
-    assert_eq!(
-        written(&|| {
-            fs::write(place.path("new"), &body).expect("written");
-            fs::rename(place.path("new"), &shard).expect("replaced");
-        }),
-        only_first
-    );
-    assert_eq!(
-        written(&|| fs::remove_file(&shard).expect("removed")),
-        [false; 5],
-        "it may be back"
-    );
+    let write = || fs::write(&shard, &body).expect("written");
+    let replace = || {
+        fs::write(place.path("new"), &body).expect("written");
+        fs::rename(place.path("new"), &shard).expect("replaced");
+    };
+    for reads in [true, false] {
+        assert_eq!(written(reads, &write), only_first, "{reads}");
+    }
+    assert_eq!(written(false, &replace), only_first);
+    assert_eq!(written(true, &replace), [false; 5], "the old one is open, and is read on");
+    let remove = || fs::remove_file(&shard).expect("removed");
+    assert_eq!(written(false, &remove), [false; 5], "it may be back");
 }
 
 #[test]
