@@ -93,7 +93,7 @@ impl Found {
 
     /// Samples that were not as they were when the set was listed.
     pub fn altered(&self) -> u64 {
-        self.totals.altered
+        self.totals.altered + self.averaged.map_or(0, |totals| totals.altered)
     }
 
     /// What becomes part of the position once all have agreed.

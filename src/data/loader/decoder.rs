@@ -106,7 +106,7 @@ impl Decoder {
             let name = self.set.source.name(id);
             tracing::warn!(
                 "{name} has another length than when the set was listed, or lies in a file that \
-                 was written since"
+                 was written or touched since"
             );
         }
     }

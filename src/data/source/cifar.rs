@@ -9,7 +9,7 @@ use crate::data::store::{FILE_BYTES_MAX, FetchError, Store};
 use crate::data::{DataError, Split};
 
 use super::array::{Elements, array};
-use super::packed::{Format, Packed, PackedFile, all, first_file, index, is_file, wrong};
+use super::packed::{Format, Packed, PackedFile, all, first_file, index, is_file, stamp, wrong};
 
 /// Bytes of a picture: three planes of 32 x 32.
 const PICTURE_BYTES: u64 = 3072;
@@ -99,7 +99,7 @@ pub fn open(
     let files = files(store, path, split, kind)?;
     let (mut parts, mut python) = (Vec::new(), Vec::new());
     for path in &files {
-        let (listed, body) = (store.stamp(path).ok().flatten(), all(store, path)?);
+        let (listed, body) = (stamp(store, path)?, all(store, path)?);
         let is_pickle = body.first() == Some(&PICKLE_START);
         python.push(is_pickle);
         let part = match is_pickle {

@@ -28,24 +28,30 @@ impl ListedFile {
         Self { listed, looked_ms: AtomicU64::new(0), is_rewritten: AtomicBool::new(false) }
     }
 
-    /// Whether it was written since it was listed, or another one is read in its place. One that
-    /// cannot be looked at is as it was, as far as anybody knows.
+    /// Whether it was written since it was listed, or another one is read in its place, where this
+    /// thread has just read. One that cannot be looked at is as it was, as far as anybody knows.
     pub fn is_rewritten(&self, store: &dyn Store, path: &Path) -> bool {
-        if let Some(listed) = self.listed.filter(|_| self.is_due())
-            && store.is_still(path, listed).is_ok_and(|is_still| !is_still)
-        {
-            self.is_rewritten.store(true, Ordering::Relaxed);
+        let due = self.listed.zip(self.due());
+        if let Some((listed, looked_ms)) = due {
+            match store.is_still(path, listed) {
+                Some(true) => {}
+                Some(false) => self.is_rewritten.store(true, Ordering::Relaxed),
+                // The next one looks.
+                None => self.looked_ms.store(looked_ms, Ordering::Relaxed),
+            }
         }
         self.is_rewritten.load(Ordering::Relaxed)
     }
 
-    /// One of the threads that ask at a time.
-    fn is_due(&self) -> bool {
+    /// When it was looked at last, where that is long enough ago: for one of the threads that ask.
+    fn due(&self) -> Option<u64> {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let now_ms = BEGAN.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
-        let is_due = looked_ms == 0 || now_ms - looked_ms >= LOOK_EVERY.as_millis() as u64;
+        let since_ms = u128::from(now_ms.saturating_sub(looked_ms));
+        let is_due = looked_ms == 0 || since_ms >= LOOK_EVERY.as_millis();
         let order = Ordering::Relaxed;
-        is_due && self.looked_ms.compare_exchange(looked_ms, now_ms, order, order).is_ok()
+        let exchanged = || self.looked_ms.compare_exchange(looked_ms, now_ms, order, order).is_ok();
+        (is_due && exchanged()).then_some(looked_ms)
     }
 }

@@ -11,7 +11,7 @@ use crate::data::store::Store;
 use crate::data::{DataError, Split};
 
 use super::packed::{
-    Format, Packed, PackedFile, all, first_file, index, is_file, length, start, wrong,
+    Format, Packed, PackedFile, all, first_file, index, is_file, length, stamp, start, wrong,
 };
 
 /// Bytes before the images, and before the labels.
@@ -28,7 +28,7 @@ const FOLDERS: [&str; 5] = ["", "MNIST/raw", "raw", "FashionMNIST/raw", "KMNIST/
 pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, DataError> {
     let images = images(store, path, split)?;
     let beside = labels_of(store, &images)?;
-    let listed = store.stamp(&images).ok().flatten();
+    let listed = stamp(store, &images)?;
     let header = header(store, &images)?;
     let word = |i: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[4 * i + byte]));
     let (count, height, width) = (u64::from(word(1)), word(2), word(3));

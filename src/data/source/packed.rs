@@ -90,6 +90,11 @@ pub(super) fn first_file(
     Ok(None)
 }
 
+/// A file's size and time.
+pub(super) fn stamp(store: &dyn Store, path: &Path) -> Result<Stamp, DataError> {
+    store.stamp(path).map_err(|error| refused(path, error))
+}
+
 /// A file's length.
 pub(super) fn length(store: &dyn Store, path: &Path) -> Result<u64, DataError> {
     match store.look(path).map_err(|error| refused(path, error))? {

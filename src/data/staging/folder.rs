@@ -179,6 +179,12 @@ impl Folder {
         }
     }
 
+    /// Whether the copy of a file is of the one that had this size and time, where that is known.
+    pub fn is_of(&self, file: &Path, (bytes, changed_ns): (u64, i64)) -> Option<bool> {
+        let copied = self.known(Key::of(file))?;
+        Some((copied.bytes, copied.changed_ns?) == (bytes, changed_ns))
+    }
+
     /// Bytes of all copies.
     pub fn bytes(&self) -> u64 {
         self.copies.read().unwrap_or_else(poisoned).values().map(|copied| copied.bytes).sum()

@@ -212,13 +212,16 @@ impl Store for Direct {
     }
 
     /// What is open is still read when another file has taken its name.
-    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let facts = match open.files.get(path) {
-            Some(file) => file.metadata()?,
-            None => fs::metadata(path)?,
+        let file = open.files.get(path).map(Arc::clone);
+        drop(open);
+        let facts = match file {
+            Some(file) => file.metadata(),
+            None => fs::metadata(path),
         };
-        Ok(match facts.nlink() {
+        let facts = facts.ok()?;
+        Some(match facts.nlink() {
             // To lose its last name is a change of the file, though not of its bytes.
             0 => facts.len() == listed.0 && written_ns(&facts) <= Some(listed.1),
             _ => (facts.len(), changed_ns(&facts)) == (listed.0, Some(listed.1)),

@@ -203,13 +203,10 @@ pub trait Store: Send + Sync {
         let Kind::File { bytes } = self.look(path)? else { return Ok(None) };
         Ok(self.changed_ns(path)?.map(|changed| (bytes, changed)))
     }
-    /// Whether the file that ranges are read from under this path is the one that had this size and
-    /// time, and was not written since.
-    ///
-    /// # Errors
-    /// It cannot be looked at.
-    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
-        Ok(self.stamp(path)?.is_none_or(|now| now == listed))
+    /// Whether the file from which this thread has just read a range is the one that had this size
+    /// and time, and was not written since. `None`: it cannot be said now.
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
+        self.stamp(path).ok().flatten().map(|now| now == listed)
     }
 }
 

@@ -90,7 +90,7 @@ impl Store for Throttled {
         self.inner.changed_ns(path)
     }
 
-    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
         std::thread::sleep(self.latency);
         self.inner.is_still(path, listed)
     }

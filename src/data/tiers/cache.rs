@@ -253,7 +253,8 @@ impl Cache {
     }
 }
 
-/// The shared page, made if it is not there, locked beside its other users.
+/// The shared page, made if it is not there. Nobody has locked it for that: of ranks that come at
+/// once the first one is to be alone.
 fn counts(path: &Path) -> io::Result<(File, SharedWords)> {
     let file = match private::make_file(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -263,7 +264,6 @@ fn counts(path: &Path) -> io::Result<(File, SharedWords)> {
     };
     // The same length from whoever is first; the words are 0 until then.
     file.set_len((WORDS * size_of::<u64>()) as u64)?;
-    lock::await_share(&file)?;
     let words = SharedWords::map(&file)?;
     Ok((file, words))
 }

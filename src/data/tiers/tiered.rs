@@ -1,6 +1,7 @@
 //! Where a training sample's bytes come from: the node's cache, its staged copies, else the shared
 //! store. It counts, and whatever is nearer may fail: the shared store is asked then.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -17,6 +18,11 @@ use crate::data::store::{Entry, FetchError, Kind, Location, Sight, Store};
 use crate::observe::notice::act_on;
 
 use super::cache::Cache;
+
+thread_local! {
+    /// Where what this thread asked for last came from.
+    static LAST: Cell<Tier> = const { Cell::new(Tier::Shared) };
+}
 
 /// Cache, copies and shared store of one process.
 pub struct Tiered {
@@ -93,7 +99,9 @@ impl Store for Tiered {
         let begun = Instant::now();
         let tier = self.fetch_cached(location, into);
         self.tally.waited(begun.elapsed());
-        self.tally.fetched(tier?, into.len() as u64);
+        let tier = tier?;
+        LAST.set(tier);
+        self.tally.fetched(tier, into.len() as u64);
         Ok(())
     }
 
@@ -121,7 +129,59 @@ impl Store for Tiered {
         self.shared.changed_ns(path)
     }
 
-    fn is_still(&self, path: &Path, listed: (u64, i64)) -> io::Result<bool> {
-        self.shared.is_still(path, listed)
+    /// The shared store is looked at only where it was read from: it may be gone. What a copy is of
+    /// is known; what is in the cache was looked at when it came there.
+    fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
+        match (LAST.get(), &self.staged) {
+            (Tier::Shared, _) => self.shared.is_still(path, listed),
+            (Tier::Local, Some(folder)) => folder.is_of(path, listed),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::CachePolicy;
+    use crate::data::Occasion;
+    use crate::data::store::direct::Direct;
+
+    /// A shard is replaced under its name, with its length, while this process holds it open.
+    #[test]
+    fn a_copy_of_another_file_than_was_listed_is_told_without_a_look_at_the_store() {
+        let place = tempfile::tempdir().expect("temporary folder");
+        let path = |name: &str| place.path().join(name);
+        let (shard, shared) = (path("shard"), Arc::new(Direct::default()));
+        std::fs::write(&shard, b"first").expect("written");
+        let listed = shared.stamp(&shard).expect("there").expect("known");
+        let range = Location::range(&*shard, 1, 2);
+        shared.fetch(&range, &mut Vec::new()).expect("read");
+        let folder = |name: &str| Arc::new(Folder::open(&path(name)).expect("opened"));
+        let (before, after) = (folder("before"), folder("after"));
+        before.copy(&Direct::default(), &shard, 0).expect("copied");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(path("new"), b"other").expect("written");
+        std::fs::rename(path("new"), &shard).expect("replaced");
+        after.copy(&Direct::default(), &shard, 0).expect("copied");
+        let tiers = |cache: Option<Arc<Cache>>, staged| {
+            let store: Arc<dyn Store> = shared.clone();
+            Tiered::new(store, cache, staged, Arc::default(), Arc::default())
+        };
+        let read = |tiers: &Tiered| {
+            let mut bytes = Vec::new();
+            tiers.fetch(&range, &mut bytes).expect("read");
+            (bytes, tiers.is_still(&shard, listed))
+        };
+        assert_eq!(read(&tiers(None, Some(before))), (b"ir".to_vec(), Some(true)));
+        assert_eq!(read(&tiers(None, None)), (b"ir".to_vec(), Some(true)), "it is open");
+        let other = tiers(None, Some(after));
+        assert_eq!(read(&other), (b"th".to_vec(), Some(false)));
+        std::fs::remove_file(&shard).expect("removed");
+        assert_eq!(read(&other), (b"th".to_vec(), Some(false)), "the store may be gone");
+        let cache = Cache::open(&path("cache"), 1 << 20, CachePolicy::Keep, Occasion::Begins);
+        let cached = tiers(Some(Arc::new(cache.expect("opened"))), None);
+        assert_eq!(read(&cached), (b"ir".to_vec(), Some(true)), "from the store, on its way there");
+        assert_eq!(read(&cached), (b"ir".to_vec(), None), "looked at when it came");
     }
 }

@@ -27,6 +27,9 @@ const SETS: [&str; 9] = [
 /// What all that it lists beside them have.
 const COMMON: &str = "avx2";
 
+/// Behind an instruction set: with shorter vectors than it has.
+const HINTED: &str = "+ymm";
+
 /// Where the kernel tells of the first processor's caches; the others' are alike.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// Before their sizes, from the first level on.
@@ -41,7 +44,7 @@ pub fn arithmetic() -> String {
     let (major, minor, patch) = dnnl::version();
     let build = dnnl::file().and_then(|file| build::of(&file).ok());
     let build = build.map_or_else(String::new, |build| format!("-{:08x}", build >> 32));
-    let vectors = if dnnl::prefers_ymm() { "+ymm" } else { "" };
+    let vectors = if dnnl::prefers_ymm() { HINTED } else { "" };
     let caches = caches(Path::new(CACHES));
     format!("oneDNN {major}.{minor}.{patch}{build} {}{vectors}{caches}", isa())
 }
@@ -80,6 +83,11 @@ pub fn cure(kinds: &[String]) -> String {
                 kintsugi was built with)"
             .into();
     }
+    let hinted = |isa: &str| isa.trim_end_matches(HINTED).to_owned();
+    let sets: Vec<String> = parts().map(|(_, isa)| hinted(isa)).collect();
+    if sets.iter().all(|set| *set == sets[0]) {
+        return "start all ranks with one ONEDNN_CPU_ISA_HINTS".into();
+    }
     let place = |isa: &str| SETS.iter().position(|set| *set == isa);
     let least = parts().filter_map(|(_, isa)| place(isa)).min();
     let known = parts().all(|(_, isa)| place(isa).is_some());
@@ -108,6 +116,7 @@ mod tests {
         for other in ["oneDNN 3.1.0 avx2", "oneDNN 3.2.0-00000001 avx512_core_amx"] {
             assert!(cured(&[other, amx]).contains("one file of the library"));
         }
+        assert!(cured(&[&format!("{amx}+ymm"), amx]).ends_with("one ONEDNN_CPU_ISA_HINTS"));
         let [small, large] = ["32K 512K", "48K 2048K"].map(|size| format!("{amx}, caches {size}"));
         assert!(cured(&[&small, &large, &small]).ends_with("processors of one kind"));
         assert!(cured(&[&small, "oneDNN 3.2.0 avx2, caches 32K 512K"]).ends_with("ISA=AVX2"));

@@ -8,7 +8,7 @@ use crate::model::{Graph, Layout, Shape, layout};
 
 use super::error::OnnxError;
 use super::names;
-use super::proto::{End, Model, OWN_NAME, is_fraction};
+use super::proto::{End, Model, is_fraction};
 use super::state::{Draft, State};
 use super::stored::Beside;
 use super::taken::Taken;
@@ -70,8 +70,8 @@ pub fn import(
     let mut taken = Taken::from(beside);
     let (parameters, statistics) = taken.all(&drafts, &layout)?;
     let (producer, copied) = (model.producer.to_owned(), taken.copied);
-    let own = model.texts.iter().filter(|_| producer == OWN_NAME);
-    let about = own.map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+    let about =
+        model.texts.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
     Ok(Imported { graph, layout, parameters, statistics, folded, copied, producer, about })
 }
 

@@ -24,7 +24,7 @@ pub const RANK_MAX: usize = 8;
 const ENDS_MAX: usize = TENSORS_MAX + 64;
 /// Values of an attribute, and of a tensor that is computed with.
 pub const NUMBERS_MAX: usize = 64;
-/// Texts that a file says of its model.
+/// Texts that a file says of its model, as far as they are looked at: ours have five.
 const TEXTS_MAX: usize = 256;
 /// What stands beside a tensor that lies in another file.
 const EXTERNAL_MAX: usize = 8;
@@ -67,6 +67,12 @@ pub struct Model<'a> {
     pub outputs: Vec<End<'a>>,
     /// What it says of itself: names and texts.
     pub texts: Vec<(&'a str, &'a str)>,
+}
+
+/// Of files of others nothing is known of their texts.
+fn texts<'a>(producer: &str, all: &[&'a [u8]]) -> Result<Vec<(&'a str, &'a str)>, OnnxError> {
+    let own = all.iter().filter(|_| producer == OWN_NAME);
+    own.map(|message| Ok(pair(message)?)).collect()
 }
 
 /// A node.
@@ -212,7 +218,7 @@ impl<'a> Model<'a> {
     /// Of a file's bytes.
     pub fn read(file: &'a [u8]) -> Result<Self, OnnxError> {
         let mut model = Self::default();
-        let (mut graph, mut imports) = (None, 0);
+        let (mut graph, mut imports, mut said) = (None, 0, Vec::new());
         for field in Fields::of(file) {
             match field? {
                 (2, content) => model.producer = text(content)?,
@@ -229,12 +235,14 @@ impl<'a> Model<'a> {
                     }
                 }
                 (14, content) => {
-                    push(&mut model.texts, pair(bytes(content)?)?, TEXTS_MAX, "texts")?;
+                    let text = bytes(content)?;
+                    said.extend(Some(text).filter(|_| said.len() < TEXTS_MAX));
                 }
                 _ => {}
             }
         }
         let graph = graph.ok_or_else(|| OnnxError::Format("it holds no graph".into()))?;
+        model.texts = texts(model.producer, &said)?;
         model.read_graph(graph)?;
         Ok(model)
     }

@@ -67,7 +67,7 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     position.exact &= samples == 0;
     let reason = format!(
         "{samples} samples of step {} are gone, cannot be read, have another length than when the \
-         set was listed, or lie in a file that was written since (logs/ names them); \
+         set was listed, or lie in a file that was written or touched since (logs/ names them); \
          for equal bits leave the set as it is while a run goes on, and start this one anew with \
          --fresh",
         position.step
@@ -102,8 +102,7 @@ pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u6
         false => "at the first evaluation",
     };
     let reason = format!(
-        "the validation samples read after step {} were others than {than} ({altered} \
-         are gone, have another length, or lie in a file that was written since): errors, \
+        "the validation samples read after step {} were others than {than}: errors, \
          the best checkpoint and train.patience may say something else than in a run without \
          failures; leave the set as it is while a run goes on",
         position.step
