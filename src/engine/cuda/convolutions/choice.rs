@@ -181,3 +181,27 @@ impl Refused {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_that_fails_in_its_making_is_the_next_ones_turn_and_nothing_else_that_fails_is() {
+        let failed = |code| {
+            let (name, text) = (String::new(), String::new());
+            Error::Call { call: "cudnnBackendFinalize", code, name, text }
+        };
+        let mut refused = Refused::default();
+        for code in [2000, 3000, 4000, 4002] {
+            assert!(matches!(refused.unless_made(Err(failed(code))), Ok(None)), "{code}");
+        }
+        // Of the host's memory and of the device's, and of whoever only asks.
+        for code in [1003, 4003, 4004] {
+            assert!(refused.unless_made(Err(failed(code))).is_err(), "{code}");
+        }
+        assert!(refused.unless::<()>(Err(failed(4000))).is_err());
+        let Chosen::Own(Refusal(why)) = refused.told() else { panic!("a plan") };
+        assert_eq!(why.matches("1x cudnnBackendFinalize").count(), 4, "{why}");
+    }
+}
