@@ -389,6 +389,7 @@ def speeds(report, batch):
     """Images per second of each, and how many times faster than PyTorch's we are."""
     by_name = {case["case"]: case for case in report["cases"]}
     calls = by_name.pop("calls", {"median": 0, "phases": {}})
+    sent = by_name.pop("weights sent", {"median": 0})
     told = [f"{name} {1e3 * batch / case['median']:.0f}/s" if case["median"] else f"{name} failed"
             for name, case in by_name.items()]
     ratios = [f"{name} {ratio:.3f}" for name, ratio in report["ratios"].items() if ratio]
@@ -400,7 +401,8 @@ def speeds(report, batch):
     largest = sorted(kinds.items(), key=lambda pair: -pair[1])[:12]
     spent = ", ".join(f"{name} {part:.2f}" for name, part in largest)
     return "; ".join([", ".join(told), ", ".join(phases), "times: " + ", ".join(ratios),
-                      f"on the card {calls['median']:.1f} ms: {spent}"])
+                      f"on the card {calls['median']:.1f} ms ({sent['median']:.1f} while weights "
+                      f"are sent): {spent}"])
 
 
 STAGES = {"device": device, "losses": losses, "bits": bits, "kernels": kernels, "memory": memory,

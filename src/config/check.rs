@@ -184,7 +184,11 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_owners(config: &Config) -> Result<(), ConfigError> {
+/// No rank and no worker of it is without an owner.
+///
+/// # Errors
+/// What to set.
+pub fn check_owners(config: &Config) -> Result<(), ConfigError> {
     let owners = resolve_owners(config);
     let (ranks, workers) = (config.run.ranks, config.train.workers);
     let needed = ranks.saturating_mul(workers);

@@ -40,6 +40,7 @@ mod validation;
 pub mod variates;
 mod warm_up;
 
+pub use check::check_owners;
 pub use data::{
     BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
 };

@@ -248,7 +248,7 @@ pub fn times(
     graph: &Graph,
     samples: usize,
     threads: usize,
-) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
+) -> Result<[BTreeMap<String, cuda::clock::Took>; 2], EngineError> {
     match asked(device)? {
         Kind::Cpu(_) => Err(EngineError::Refused("only a card's calls can be timed".into())),
         Kind::Cuda(precision) => cuda::times::times(precision, Seat::only(threads), graph, samples),

@@ -165,6 +165,43 @@ fn one_checkpoint_is_judged_in_its_run_and_out_of_it() {
 }
 
 #[test]
+fn what_is_asked_of_a_checkpoint_and_would_change_nothing_is_refused() {
+    let place = Place::new();
+    let trained = place.train("run", &["train.steps=4"]).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let judged = |set: &str| {
+        let output = kintsugi(&["evaluate", "--json", "-s", set], &[place.path("run")]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (set, why) in [
+        ("data.image_size=64", "looks at pictures of 16 pixels"),
+        ("train.label_smoothing=0.2", "is of training alone"),
+        ("optimizer.ema_decay=0.9", "is of training alone"),
+    ] {
+        let (code, said) = judged(set);
+        assert!(code == Some(2) && said.contains(why), "{set}: {said}");
+    }
+    assert_eq!(judged("data.image_size=16").0, Some(0));
+}
+
+/// Teams of one thread where primitives were made for more would leave most of a layer undone.
+#[test]
+fn an_environment_without_parallel_regions_changes_no_answer() {
+    let place = Place::new();
+    let trained = place.train("run", &["train.steps=4"]).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let judged = |levels: Option<&str>| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+        program.args(["evaluate", "--json", "--threads", "4"]).arg(place.path("run"));
+        levels.map(|levels| program.env("OMP_MAX_ACTIVE_LEVELS", levels));
+        let output = program.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        lines(&output)[0]["loss"].clone()
+    };
+    assert_eq!(judged(Some("0")), judged(None));
+}
+
+#[test]
 fn whatever_becomes_of_a_runs_file_pictures_are_looked_at_as_in_training() {
     let place = Place::new();
     let trained = place.train("run", &["train.steps=8"]).output().unwrap();

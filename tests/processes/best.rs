@@ -121,4 +121,11 @@ fn a_run_out_of_patience_ends_on_all_ranks_behind_the_same_step() {
     let overrides = [&WILD[..], &["train.patience=50", "train.steps=60"]].concat();
     let longer = run(&mut launch(&calm, &overrides), LIMIT);
     assert_eq!((longer.code, result_of(&calm).steps), (Some(0), 60), "{}", longer.stderr);
+    // Ended before by its steps, between two evaluations, and made longer.
+    let short = ["train.patience=2", "train.steps=12"];
+    let (extended, _) = trained("patience-extended", &short);
+    let longer = run(&mut launch(&extended, &[&WILD[..], &patient].concat()), LIMIT);
+    let ended = result_of(&extended);
+    assert_eq!(longer.code, Some(0), "{}", longer.stderr);
+    assert_eq!((ended.steps, ended.state_sha256), (step, result.state_sha256));
 }

@@ -8,7 +8,9 @@ pub mod primitive;
 pub mod result;
 pub mod sys;
 
+use std::ffi::c_void;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::loaded::file_of;
 
@@ -56,8 +58,25 @@ pub fn set_threads(n: usize) {
     unsafe {
         // Whatever the environment says: a smaller team has other bits.
         sys::omp_set_dynamic(0);
+        sys::omp_set_max_active_levels(sys::omp_get_max_active_levels().max(1));
         sys::omp_set_num_threads(threads);
     }
+}
+
+/// How many threads a team of the calling thread has, counted in one: primitives are made for as
+/// many as are asked for, and with fewer leave work undone.
+pub fn team_size() -> usize {
+    unsafe extern "C" fn count(found: *mut c_void) {
+        // SAFETY: it reads the team's size.
+        let threads = unsafe { sys::omp_get_num_threads() };
+        // SAFETY: the count of the call below, which waits for the whole team.
+        let found = unsafe { &*found.cast::<AtomicI32>() };
+        found.store(threads, Ordering::Relaxed);
+    }
+    let mut found = AtomicI32::new(0);
+    // SAFETY: `count` takes what it is given, and is over when the call is.
+    unsafe { sys::GOMP_parallel(count, (&raw mut found).cast(), 0, 0) };
+    usize::try_from(found.into_inner()).unwrap_or(0)
 }
 
 /// The most threads that a team has (`OMP_THREAD_LIMIT`): larger ones are made smaller without a
@@ -69,6 +88,14 @@ pub fn thread_limit() -> usize {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_team_has_the_threads_that_were_asked_for() {
+        for threads in [1, 3, 2] {
+            super::set_threads(threads);
+            assert_eq!(super::team_size(), threads);
+        }
+    }
+
     #[test]
     fn the_library_is_version_three_and_names_its_instruction_set() {
         assert_eq!(super::version().0, 3);

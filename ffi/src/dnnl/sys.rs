@@ -84,6 +84,16 @@ unsafe extern "C" {
     pub fn omp_set_num_threads(threads: c_int);
     pub fn omp_set_dynamic(on: c_int);
     pub fn omp_get_thread_limit() -> c_int;
+    pub fn omp_get_max_active_levels() -> c_int;
+    pub fn omp_set_max_active_levels(levels: c_int);
+    pub fn omp_get_num_threads() -> c_int;
+    /// A region by a team of as many threads as one has now, where `threads` is 0 (libgomp's ABI).
+    pub fn GOMP_parallel(
+        body: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+        threads: c_uint,
+        flags: c_uint,
+    );
 
     pub fn dnnl_version() -> *const version_t;
     pub fn dnnl_get_effective_cpu_isa() -> c_int;

@@ -1,10 +1,11 @@
 //! From the bytes of a file to pixels. What a file is, its first bytes say, not its name.
-//! EXIF orientation is ignored, as torchvision does; of several pictures in a file the first
-//! counts.
+//! What torchvision sees: EXIF orientation is ignored, but of a TIFF, which Pillow turns while it
+//! reads it. Of several pictures in a file the first counts.
 
 use std::io::Cursor;
 
-use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits};
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -124,7 +125,7 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
     limits.max_image_height = Some(SIDE_MAX as u32);
     limits.max_alloc = Some(DECODED_BYTES_MAX);
     reader.limits(limits);
-    let decoded = reader.decode().map_err(|error| {
+    let mut decoded = reader.decode().map_err(|error| {
         let size = ImageReader::with_format(Cursor::new(bytes), format).into_dimensions();
         let size = size.ok().filter(|_| matches!(error, ImageError::Limits(_)));
         let refused = size.map(|(width, height)| {
@@ -144,9 +145,21 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
     if levels.iter().any(|level| !(0.0..=1.0).contains(level)) {
         return Err(format!("{name}: it has levels outside 0 to 1: convert it to 8 bits"));
     }
+    let turned = orientation(bytes, format).map_err(|error| format!("{name}: {error}"))?;
+    decoded.apply_orientation(turned);
     let decoded = decoded.into_rgb8();
     let (width, height) = decoded.dimensions();
     image(width as usize, height as usize, decoded.into_raw())
+}
+
+/// How a picture is to be turned and flipped.
+fn orientation(bytes: &[u8], format: ImageFormat) -> Result<Orientation, ImageError> {
+    match format {
+        ImageFormat::Tiff => {
+            ImageReader::with_format(Cursor::new(bytes), format).into_decoder()?.orientation()
+        }
+        _ => Ok(Orientation::NoTransforms),
+    }
 }
 
 /// Why a picture of this size is not read.
@@ -188,6 +201,42 @@ mod tests {
         let mut zeros = whole.clone();
         zeros[whole.len() / 2..].fill(0);
         assert!(rgb(&zeros).is_err(), "half of it is zeros");
+    }
+
+    #[test]
+    fn a_tiff_is_turned_as_it_says() {
+        // Two pixels side by side, black and white, of 8 bits; the tag is that of orientation.
+        let tiff = |orientation: u16| {
+            let tags: [(u16, u16); 9] = [
+                (256, 2),
+                (257, 1),
+                (258, 8),
+                (259, 1),
+                (262, 1),
+                (273, 8),
+                (274, orientation),
+                (278, 1),
+                (279, 2),
+            ];
+            let mut file = b"II\x2a\0\x0a\0\0\0\x00\xff".to_vec();
+            file.extend((tags.len() as u16).to_le_bytes());
+            for (tag, value) in tags {
+                let words = [tag, 3, 1, 0, value, 0];
+                file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            }
+            file.extend([0; 4]);
+            file
+        };
+        let read = |orientation| {
+            let image = rgb(&tiff(orientation)).expect("a picture");
+            let first: Vec<u8> = image.pixels.iter().step_by(3).copied().collect();
+            ([image.width, image.height], first)
+        };
+        assert_eq!(read(1), ([2, 1], vec![0, 255]));
+        assert_eq!(read(2), ([2, 1], vec![255, 0]), "mirrored");
+        assert_eq!(read(6), ([1, 2], vec![0, 255]), "turned to the right");
+        assert_eq!(read(8), ([1, 2], vec![255, 0]), "turned to the left");
+        assert_eq!(read(77), ([2, 1], vec![0, 255]), "says nothing");
     }
 
     #[test]

@@ -13,10 +13,19 @@ pub struct Team {
 
 impl Team {
     /// A team of `threads` (at least one) for the calling thread.
-    pub fn new(threads: usize) -> Result<Self, dnnl::Error> {
+    ///
+    /// # Errors
+    /// oneDNN's; something of the environment makes it another one.
+    pub fn new(threads: usize) -> Result<Self, EngineError> {
         let this = Self { context: Context::cpu()?, threads: threads.max(1) };
         this.enter();
-        Ok(this)
+        match dnnl::team_size() {
+            found if found == this.threads => Ok(this),
+            found => Err(EngineError::Refused(format!(
+                "a team of {threads} threads has {found} here, and would compute something else: \
+                 unset what sets OpenMP up (OMP_..., GOMP_...)"
+            ))),
+        }
     }
 
     /// The largest that the environment allows.

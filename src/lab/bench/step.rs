@@ -1,26 +1,34 @@
 //! A training step of one worker without a world: forward and backward, each layer's weights taken
-//! into the engine's layout when computing reaches it, and then the update, by as many threads as
-//! compute. To a card the pictures of the next step are sent meanwhile. PyTorch's step of the same
-//! model (`benches/step.py`) takes turns with it.
+//! into the engine's layout when computing reaches it, sums as a rank makes them, and the update,
+//! by as many threads as compute: behind backward or, where a card computes, beside it. To a card
+//! the pictures of the next step are sent meanwhile, too. PyTorch's step of the same model
+//! (`benches/step.py`) takes turns with it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::judge::{Judge, ratios, take_turns};
 use super::runs::Runs;
 use super::{Case, Report};
+use crate::cluster::comm::Elements;
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::memory::limits::Limits;
-use crate::engine::{self, Compute, EngineError, Flat, Seat};
-use crate::model::parts::{self, PARAMETERS, STATISTICS, is_over_parameters};
+use crate::engine::{self, Compute, Seat};
+use crate::model::parts::{self, PARAMETERS, STATISTICS};
 use crate::model::{Graph, Layout, catalogue, init, layout};
-use crate::train::compute::gradients::Gradients;
-use crate::train::compute::moments::{Moments, Seen};
+use crate::train::compute::accumulate::{Accumulator, MicroBatch};
+use crate::train::compute::board::{Board, Work};
+use crate::train::compute::committed::Committed;
+use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::moments::Moments;
+use crate::train::exchange::beside::{Beside, Learns};
+use crate::train::fixed_point::{self, Grid, GridChoice};
 use crate::train::update::optimizer::Optimizer;
 
 /// Of what a step is.
@@ -73,8 +81,6 @@ const CHANNELS: usize = 3;
 const IMAGE_SIZE_MAX: u32 = 4096;
 const LEARNING_RATE: f64 = 0.01;
 const OURS: &str = "step";
-/// Elements that a thread updates at a time, as in training.
-const PIECE: usize = 1 << 18;
 /// What `benches/step.py` measures.
 const JUDGES: [&str; 2] = ["eager", "compiled"];
 
@@ -117,26 +123,28 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     if options.device != CPU {
         // Its memory first: the calls are timed by another worker.
         drop(ours);
-        cases.push(calls(options)?);
+        cases.extend(calls(options)?);
     }
     Ok(Report::of("step", cases, ratios(&samples, OURS)))
 }
 
 /// What calls on the card take in one micro-batch, by kind; every product by itself if that is
-/// asked for.
-fn calls(options: &Options) -> Result<Case, String> {
+/// asked for. Then what they take while weights are sent.
+fn calls(options: &Options) -> Result<[Case; 2], String> {
     let Shape { batch, threads, .. } = options.shape;
     let graph = options.shape.built()?;
     let took = engine::times(&device(options), &graph, batch, threads);
+    let [there, sent] = took.map_err(|error| error.to_string())?;
+    let [all, with_waits] =
+        [&there, &sent].map(|took| took.values().map(|took| took.milliseconds).sum::<f64>());
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let mut all = 0.0;
-    for (name, took) in took.map_err(|error| error.to_string())? {
+    for (name, took) in there {
         let kind = if options.by_call { &name[..] } else { name.split(':').next().unwrap_or("") };
         let sum = phases.entry(kind.into()).or_insert_with(|| vec![0.0]);
         sum[0] += took.milliseconds;
-        all += took.milliseconds;
     }
-    Ok(Case::of("calls", &[all], &phases))
+    let sent = Case::of("weights sent", &[with_waits], &BTreeMap::new());
+    Ok([Case::of("calls", &[all], &phases), sent])
 }
 
 impl Shape {
@@ -165,17 +173,27 @@ pub struct Ours {
     pub engine: Box<dyn Compute>,
     /// What the last step's forward pass took.
     pub forward: Duration,
-    slots: Slots,
-    optimizer: Optimizer,
-    moments: Moments,
+    slots: Arc<RwLock<Slots>>,
+    accumulator: Accumulator,
+    sum: GradientSum,
+    /// On which the next step is summed.
+    grid: Grid,
+    update: Beside,
+    hands: Hands,
     /// Of this step and the next, by turns.
     images: [Arc<Vec<f32>>; 2],
     labels: Vec<u32>,
-    gradients: Vec<f32>,
     statistics: Vec<f32>,
-    threads: usize,
     steps: u64,
     state_bytes: u64,
+}
+
+/// Threads that move weights, and where they find what is to be moved.
+struct Hands {
+    board: Arc<Board>,
+    threads: Vec<JoinHandle<()>>,
+    /// Another device computes: they have nothing else to do meanwhile.
+    are_free: bool,
 }
 
 impl Ours {
@@ -190,26 +208,34 @@ impl Ours {
         let engine = engine::open_within(device, &graph, &[], Seat::only(threads), limits)
             .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
-        let settings = Config::default().optimizer;
+        let config = Config::default();
         // Values as of a normalised picture.
         let values = shape.batch * CHANNELS * side * side;
         let images = || {
             let value = |at: usize| ((at % 251) as f32 - 125.0) / 100.0;
             Arc::new((0..values).map(value).collect::<Vec<f32>>())
         };
+        let slots = Arc::new(RwLock::new(started(&layout, &parameters)));
+        let optimizer = Optimizer::new(&config.optimizer, &layout, &[]);
+        let (sum, moments) =
+            (GradientSum::new(&layout, config.train.bucket.0), Moments::of(&graph, &layout, &[]));
+        let (of_weights, of_norms) = (layout.parameters, layout.statistics);
+        let update =
+            Beside::new(optimizer, moments.clone(), &sum, of_weights, of_norms, Arc::clone(&slots));
         Ok(Self {
             engine,
             forward: Duration::ZERO,
-            slots: started(&layout, &parameters),
-            optimizer: Optimizer::new(&settings, &layout, &[]),
-            moments: Moments::of(&graph, &layout, &[]),
+            slots,
+            accumulator: Accumulator::new(moments),
+            sum,
+            grid: Grid::default(),
+            update,
+            hands: Hands::new(threads, engine::is_card(device))?,
             images: [images(), images()],
             labels: (0..shape.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
-            gradients: vec![0.0; layout.parameters],
-            statistics: vec![0.0; layout.statistics],
-            threads,
+            statistics: vec![0.0; of_norms],
             steps: 0,
-            state_bytes: 4 * (layout.parameters * 2 + layout.statistics) as u64,
+            state_bytes: 4 * (of_weights * 2 + of_norms) as u64,
         })
     }
 
@@ -218,66 +244,112 @@ impl Ours {
     /// # Errors
     /// What the engine says.
     pub fn step(&mut self) -> Result<[(&'static str, f64); 2], String> {
-        let Self { engine, slots, gradients, statistics, images, labels, .. } = self;
-        let (begun, count) = (Instant::now(), labels.len());
-        let committed = slots.committed();
-        let weights = &Flat {
-            parameters: committed.part(PARAMETERS),
-            statistics: committed.part(STATISTICS),
+        let begun = Instant::now();
+        self.sum.set_grid(&self.grid);
+        self.sum.begin(1);
+        self.sum.count(self.labels.len() as u64, 0);
+        self.update.begin(&self.sum, &self.grid, LEARNING_RATE);
+        let (forward, computed) = self.pass(begun)?;
+        self.forward = forward;
+        let (reaches, statistics) = self.sum.reaches();
+        let learns = match fixed_point::verdict(&self.grid, &reaches, statistics) {
+            GridChoice::Holds(following) => {
+                self.grid = following;
+                Learns::IfSound
+            }
+            // The next step has it. Training would compute this one again.
+            GridChoice::Again(grid) => {
+                self.grid = grid;
+                Learns::Nothing
+            }
+            GridChoice::NotANumber => Learns::Nothing,
         };
-        engine.renew();
-        let [images, next] = [0, 1].map(|ahead| &images[((self.steps + ahead) % 2) as usize]);
-        engine.foresee(next);
-        let mut forward = None;
-        let ready = &mut |offset: usize, part: &[f32]| {
-            forward.get_or_insert_with(|| begun.elapsed());
-            gradients[offset..offset + part.len()].copy_from_slice(part);
-        };
-        let key = [1, 2, self.steps];
-        engine
-            .train(images, (&*labels).into(), key, weights, statistics, ready)
-            .map_err(|error| error.to_string())?;
-        let computed = Instant::now();
-        self.forward = forward.unwrap_or_default();
-        let spoken = |error: EngineError| error.to_string();
-        self.moments.about_running(statistics, count, weights).map_err(spoken)?;
-        // A micro-batch gives the mean; the update takes sums over samples.
-        statistics.iter_mut().for_each(|mean| *mean *= count as f32);
-        self.update(Seen { samples: count as u64, alone: 0 });
+        self.update.finish(&self.hands.board, learns);
+        self.update.end(&self.hands.board);
         self.steps += 1;
-        self.slots.commit(self.steps, 0, &[]);
+        self.slots.write().unwrap_or_else(PoisonError::into_inner).commit(self.steps, 0, &[]);
         let parts = [("forward_backward", computed - begun), ("update", computed.elapsed())];
         Ok(parts.map(|(name, time)| (name, time.as_secs_f64())))
     }
 
-    /// Writes the next state, piece by piece.
-    fn update(&self, seen: Seen) {
-        let Self { slots, optimizer, gradients, statistics, moments, .. } = self;
-        let (current, gradients) = (slots.committed(), Gradients::numbers_of_all(gradients));
-        let parameters = current.part(PARAMETERS).len();
-        let ranges: Vec<_> = (0..parameters)
-            .step_by(PIECE)
-            .map(|start| start..(start + PIECE).min(parameters))
-            .collect();
-        let next = slots.lend().cut(&ranges, is_over_parameters);
-        let scales = optimizer.scales(self.steps + 1, LEARNING_RATE, seen.samples, &gradients);
-        let taken = AtomicUsize::new(0);
-        let write = || {
-            loop {
-                let number = taken.fetch_add(1, Ordering::Relaxed);
-                let Some(range) = ranges.get(number) else { return };
-                let mut piece = next.piece(number);
-                let (range, piece) = (range.clone(), &mut piece.slot());
-                optimizer.advance(&scales, range, &gradients, &current, piece);
-            }
+    /// Forward and backward, and of the update what is made beside them: what forward took, and
+    /// when backward had ended.
+    fn pass(&mut self, begun: Instant) -> Result<(Duration, Instant), String> {
+        let [images, next] = [0, 1].map(|ahead| &self.images[((self.steps + ahead) % 2) as usize]);
+        let samples =
+            MicroBatch { images, targets: (&self.labels).into(), key: [1, 2, self.steps] };
+        self.engine.renew();
+        self.engine.foresee(next);
+        let (sum, hands, failed) = (&self.sum, &self.hands, &AtomicBool::new(false));
+        let Self { engine, accumulator, statistics, update, slots, .. } = self;
+        let mut forward = None;
+        let mut compute = || {
+            let weights = &Committed::now(slots);
+            let ready = &mut |offset: usize, part: &[f32]| {
+                forward.get_or_insert_with(|| begun.elapsed());
+                sum.add(offset, part);
+            };
+            let outcome = accumulator.train(&mut **engine, samples, 1, weights, statistics, ready);
+            failed.store(outcome.is_err(), Ordering::Relaxed);
+            sum.add_statistics(statistics, samples.targets.labels.len() as u64);
+            outcome.map(|_| Instant::now()).map_err(|error| error.to_string())
         };
-        std::thread::scope(|scope| {
-            (1..self.threads).for_each(|_| drop(scope.spawn(write)));
-            write();
-        });
-        let mut body = next.join();
-        optimizer.follow(&current, &mut body.slot(), statistics, moments, seen);
-        slots.take_back(body);
+        let mut exchange = || exchange(sum, update, &hands.board, failed);
+        let computed = match hands.are_free {
+            true => std::thread::scope(|scope| {
+                let beside = scope.spawn(exchange);
+                let computed = compute();
+                beside.join().map_err(|_| "the exchange has ended".to_owned())?;
+                computed
+            }),
+            false => compute().inspect(|_| exchange()),
+        }?;
+        Ok((forward.unwrap_or_default(), computed))
+    }
+}
+
+/// Takes each bucket when it is complete, and has its weights moved. Of a pass that failed, none.
+fn exchange(sum: &GradientSum, update: &mut Beside, board: &Board, failed: &AtomicBool) {
+    let gives_up = || failed.load(Ordering::Relaxed).then_some(());
+    for bucket in 0..sum.buckets() {
+        if sum.await_complete(bucket, gives_up).is_err() {
+            return;
+        }
+        let alone = |elements: Elements<'_>| match elements {
+            Elements::I32(own, all) => all.copy_from_slice(own),
+            Elements::I64(own, all) => all.copy_from_slice(own),
+            Elements::F32(own, all) => all.copy_from_slice(own),
+            Elements::U64(own, all) => all.copy_from_slice(own),
+        };
+        sum.with_complete(bucket, |own| update.received().take_in(bucket, own, alone));
+        update.arrived(bucket, board);
+    }
+}
+
+impl Hands {
+    fn new(threads: usize, are_free: bool) -> Result<Self, String> {
+        let mut hands = Self { board: Arc::default(), threads: Vec::new(), are_free };
+        for number in 1..threads {
+            let board = Arc::clone(&hands.board);
+            let work = move || {
+                while let Some(chore) = board.await_chore() {
+                    board.do_chore(chore);
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("hand-{number}"));
+            hands.threads.push(thread.spawn(work).map_err(|error| error.to_string())?);
+        }
+        Ok(hands)
+    }
+}
+
+impl Drop for Hands {
+    fn drop(&mut self) {
+        self.board.begin(Work::Stop);
+        for thread in self.threads.drain(..) {
+            // Nobody is left who would want to know of a panic.
+            let _ = thread.join();
+        }
     }
 }
 

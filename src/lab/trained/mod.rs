@@ -144,6 +144,24 @@ fn key_of(text: &str) -> &str {
     text.split('=').next().unwrap_or(text).trim()
 }
 
+/// Why `KEY=VALUE` would change nothing of what a checkpoint answers; `None` where it may.
+fn idle(text: &str, snapshot: &Snapshot) -> Option<String> {
+    let (key, size) = (key_of(text), snapshot.input[1].to_string());
+    match key.split('.').next().unwrap_or(key) {
+        _ if key == "model.name" => {
+            Some(format!("the model is that of the checkpoint, {}", snapshot.model_name.shown()))
+        }
+        _ if key == "data.image_size" => {
+            let asked = text.split_once('=').map_or("", |(_, value)| value.trim());
+            (asked != size).then(|| format!("the checkpoint looks at pictures of {size} pixels"))
+        }
+        // With what is not known it is refused as anywhere.
+        "train" | "optimizer" | "schedule" | "checkpoint" | "recovery" | "staging" | "memory"
+        | "faults" => Some("it is of training alone, and changes nothing here".into()),
+        _ => None,
+    }
+}
+
 /// How pictures are normalised: as the weights were trained, unless a person now says otherwise.
 fn normalization(config: &Config, set: &[String], snapshot: &Snapshot) -> Normalization {
     let now = Normalization::of(&config.data);
@@ -179,13 +197,8 @@ fn configuration(
              checkpoint in its run directory, or copy that run's config.toml to {shown}"
         )));
     }
-    let named = set.iter().find(|text| key_of(text) == "model.name");
-    if let Some(text) = named {
-        return Err(TrainedError::Usage(format!(
-            "-s {}: the model is that of the checkpoint, {}",
-            text.shown(),
-            snapshot.model_name.shown()
-        )));
+    if let Some((text, why)) = set.iter().find_map(|text| Some((text, idle(text, snapshot)?))) {
+        return Err(TrainedError::Usage(format!("-s {}: {why}", text.shown())));
     }
     let of_run = snapshot.state.config_fingerprint;
     // An imported checkpoint is of no run.

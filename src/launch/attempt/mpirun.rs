@@ -171,9 +171,14 @@ pub fn environment(plan: &Plan) -> Environment {
     }
     // Every rank would pin its threads to the same first cores; and a team that is smaller than
     // asked has other bits.
-    let mut unset = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "OMP_THREAD_LIMIT"]
-        .map(str::to_owned)
-        .to_vec();
+    const UNSET: [&str; 5] = [
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "GOMP_CPU_AFFINITY",
+        "OMP_THREAD_LIMIT",
+        "OMP_MAX_ACTIVE_LEVELS",
+    ];
+    let mut unset = UNSET.map(str::to_owned).to_vec();
     unset.extend(plan.stray.iter().cloned());
     if let Some(placement) = &plan.placement {
         set.push(pair(variables::NODES, placement.hosts.len().to_string()));

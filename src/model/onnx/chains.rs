@@ -21,8 +21,7 @@ pub(super) fn known<'a>(
     match node.op {
         "Constant" => constant(state, node).map(Some),
         "Shape" => shape(state, node).map(Some),
-        // Only a type is taken of its second input.
-        "CastLike" => Ok(state.value(node, 0).cloned().ok()),
+        "CastLike" => cast_like(state, node).map(Some),
         "Identity" | "Cast" => renamed(state, node).map(Some),
         _ if flows => Ok(None),
         "Gather" => gather(state, node).map(Some),
@@ -42,20 +41,38 @@ pub(super) fn known<'a>(
 
 /// Another name of the same thing. A tensor has the newer one: torch's, where it has merged equals.
 fn renamed<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
-    Ok(match state.value(node, 0)?.clone() {
+    let value = state.value(node, 0)?.clone();
+    let to = integer(node, "to", FLOAT)?;
+    if node.op == "Cast" && holds_fractions(&value) && !is_fraction(to) {
+        return Err(format!("to = {to}: a layer's result, or a tensor, stays a fraction here"));
+    }
+    Ok(match value {
         Value::Held(held) => {
             let name = node.outputs.first().copied().unwrap_or(held.name);
             Value::Held(Held { name, ..held })
         }
-        Value::Flow(flow) if node.op == "Cast" => {
-            let to = integer(node, "to", FLOAT)?;
-            if !is_fraction(to) {
-                return Err(format!("to = {to}: a layer's result stays a fraction here"));
-            }
-            Value::Flow(flow)
-        }
         other => other,
     })
+}
+
+/// Only a type is taken of its second input.
+fn cast_like<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
+    let (value, like) = (state.value(node, 0)?, state.value(node, 1)?);
+    if holds_fractions(value) && !holds_fractions(like) {
+        return Err(format!(
+            "as {}: a layer's result, or a tensor, stays a fraction here",
+            like.about()
+        ));
+    }
+    Ok(value.clone())
+}
+
+fn holds_fractions(value: &Value<'_>) -> bool {
+    match value {
+        Value::Numbers(_) => false,
+        Value::Held(held) => is_fraction(held.tensor.kind),
+        Value::Flow(_) | Value::Padded(..) | Value::Grouped { .. } | Value::Fill { .. } => true,
+    }
 }
 
 fn constant<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {

@@ -5,7 +5,7 @@ use crate::model::LayerKind;
 use crate::model::catalogue;
 use crate::model::init;
 use crate::model::onnx::export::{Trained, export};
-use crate::model::onnx::proto::{FLOAT, INT64};
+use crate::model::onnx::proto::{FLOAT, FLOAT16, INT32, INT64};
 use crate::model::onnx::stored::FilePart;
 use crate::observe::protobuf::Message;
 
@@ -172,8 +172,11 @@ fn norms_that_an_exporter_has_merged_are_copied() {
 }
 
 fn softmax(input: &str, output: &str, axis: i64) -> Message {
-    let axis = Message::default().text(1, "axis").integer(3, axis).integer(20, 2);
-    node("Softmax", &[input], output).within(5, &axis)
+    node("Softmax", &[input], output).within(5, &integer("axis", axis))
+}
+
+fn integer(name: &str, value: i64) -> Message {
+    Message::default().text(1, name).integer(3, value).integer(20, 2)
 }
 
 #[test]
@@ -255,6 +258,24 @@ fn a_slice_of_the_whole_is_nothing_and_a_part_is_refused() {
     ] {
         refused(&sliced(from, to, axes), "no layer here takes a part");
     }
+}
+
+#[test]
+fn a_tensor_or_a_result_that_is_cut_to_whole_numbers_is_refused() {
+    let cast =
+        |from: &str, to: &str, kind| node("Cast", &[from], to).within(5, &integer("to", kind));
+    let averaged = |tail: &[Message], held: &[Message]| {
+        let nodes = [pool(), node("Flatten", &["p"], "f")];
+        model(&[&nodes[..], tail].concat(), held)
+    };
+    let product = || node("MatMul", &["f", "v"], "y");
+    let whole = [cast("w.weight", "u", INT32), cast("u", "v", FLOAT), product()];
+    refused(&averaged(&whole, &[weight()]), "to = 6");
+    let fractions = [cast("w.weight", "u", FLOAT16), cast("u", "v", FLOAT), product()];
+    read(&averaged(&fractions, &[weight()])).expect("stays a fraction");
+    let like = |of: &str| [node("CastLike", &["w.weight", of], "v"), product()];
+    refused(&averaged(&like("k"), &[weight(), numbers("k", &[1])]), "as ");
+    read(&averaged(&like("f"), &[weight()])).expect("as a layer's result");
 }
 
 fn pool() -> Message {

@@ -13,7 +13,7 @@ use crate::engine::Compute;
 use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 use crate::train::TrainError;
-use crate::train::compute::board::{Board, Chore, Item, Work};
+use crate::train::compute::board::{Board, Item, Work};
 use crate::train::compute::committed::Which;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::{Shared, Worker, run_or_abort};
@@ -28,7 +28,8 @@ const BESIDE_BELOW: u64 = 3;
 pub struct Pool {
     /// What they share.
     pub shared: Arc<Shared>,
-    board: Arc<Board>,
+    /// Where their work is, and chores.
+    pub board: Arc<Board>,
     threads: Vec<JoinHandle<()>>,
     /// They do chores while workers wait for their device.
     hands: Vec<JoinHandle<()>>,
@@ -144,21 +145,6 @@ impl Pool {
             let waited = self.board.changed.wait_timeout(job, LOOK_EVERY);
             job = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    /// More to do for workers that have nothing to compute.
-    pub fn put_chores(&self, chores: impl IntoIterator<Item = Chore>) {
-        self.board.put_chores(chores);
-    }
-
-    /// Does chores beside the workers until all are done.
-    pub fn finish_chores(&self) {
-        self.board.finish_chores();
-    }
-
-    /// Forgets the chores that nobody has taken, and waits for the others.
-    pub fn drop_chores(&self) {
-        self.board.drop_chores();
     }
 
     /// A worker's failure, if there is one.

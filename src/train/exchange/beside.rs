@@ -14,11 +14,10 @@ use kintsugi_ffi::stream::Source;
 
 use crate::cluster::resident::{Body, Next, Slots};
 use crate::model::parts::is_over_parameters;
-use crate::train::compute::board::Chore;
+use crate::train::compute::board::{Board, Chore};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::Moments;
-use crate::train::compute::pool::Pool;
 use crate::train::exchange::received::Received;
 use crate::train::fixed_point::{Grid, Unit};
 use crate::train::update::optimizer::{Optimizer, Scales};
@@ -115,20 +114,20 @@ impl Beside {
     }
 
     /// All ranks' sum of this bucket of gradients has arrived: what it moves is put on the board.
-    pub fn arrived(&mut self, bucket: usize, pool: &Pool) {
+    pub fn arrived(&mut self, bucket: usize, board: &Board) {
         if bucket >= self.received.buckets() || self.optimizer.clips() {
             return;
         }
         if bucket == 0 {
             self.scale(&Gradients::default());
-            self.put(pool, |of| of.is_none());
+            self.put(board, |of| of.is_none());
         }
-        self.put(pool, |of| of == Some(bucket));
+        self.put(board, |of| of == Some(bucket));
     }
 
     /// All sums have arrived: waits until the next state is written, whole.
     /// Whether the step learned something.
-    pub fn finish(&mut self, pool: &Pool, learns: Learns) -> bool {
+    pub fn finish(&mut self, board: &Board, learns: Learns) -> bool {
         if self.optimizer.clips() {
             let sums: Vec<_> =
                 (0..self.received.buckets()).map(|b| self.received.bucket(b)).collect();
@@ -141,9 +140,9 @@ impl Beside {
             self.scale(&gradients);
             drop(gradients);
             drop(sums);
-            self.put(pool, |_| true);
+            self.put(board, |_| true);
         }
-        pool.finish_chores();
+        board.finish_chores();
         let seen = self.received.seen();
         let step = self.step.as_mut().expect("a step has begun");
         let moving = Arc::into_inner(step.moving.take().expect("not finished yet"));
@@ -165,8 +164,8 @@ impl Beside {
     }
 
     /// The step is given up, or what it wrote is to be committed: the slot goes back.
-    pub fn end(&mut self, pool: &Pool) {
-        pool.drop_chores();
+    pub fn end(&mut self, board: &Board) {
+        board.drop_chores();
         let Some(Step { moving, written, .. }) = self.step.take() else { return };
         let joined = || Arc::into_inner(moving?).map(|moving| moving.next.join());
         if let Some(body) = written.or_else(joined) {
@@ -189,13 +188,13 @@ impl Beside {
     }
 
     /// Puts the chunks of some buckets on the board. Without samples nothing moves.
-    fn put(&self, pool: &Pool, whose: impl Fn(Option<usize>) -> bool) {
+    fn put(&self, board: &Board, whose: impl Fn(Option<usize>) -> bool) {
         if self.received.seen().samples == 0 {
             return;
         }
         let moving = self.moving();
         let chosen = self.chunks.iter().enumerate().filter(|(_, chunk)| whose(chunk.bucket));
-        pool.put_chores(chosen.map(|(number, _)| {
+        board.put_chores(chosen.map(|(number, _)| {
             let moving = Arc::clone(moving);
             Box::new(move || moving.write(number)) as Chore
         }));

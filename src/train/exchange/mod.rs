@@ -20,7 +20,7 @@ use crate::train::state::process::Process;
 use crate::train::state::rank::Rank;
 
 pub mod asynchronous;
-mod beside;
+pub mod beside;
 mod received;
 pub mod synchronous;
 

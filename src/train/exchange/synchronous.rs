@@ -139,7 +139,7 @@ impl Synchronous {
                 update.received().take_in(bucket, send, |sum| comm.all_reduce(sum, ReduceOp::Sum))
             };
             sum.with_complete(bucket, reduce).map_err(TrainError::Comm)?;
-            update.arrived(bucket, pool);
+            update.arrived(bucket, &pool.board);
         }
         Ok(())
     }
@@ -188,8 +188,8 @@ impl Exchange for Synchronous {
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
         context.process.at(Point::InUpdate);
         self.learned = match verdict {
-            GridChoice::Holds(_) => self.update.finish(&self.pool, Learns::IfSound),
-            GridChoice::NotANumber => self.update.finish(&self.pool, Learns::Nothing),
+            GridChoice::Holds(_) => self.update.finish(&self.pool.board, Learns::IfSound),
+            GridChoice::NotANumber => self.update.finish(&self.pool.board, Learns::Nothing),
             // Nothing of it is kept.
             GridChoice::Again(_) => false,
         };
@@ -211,7 +211,7 @@ impl Exchange for Synchronous {
     }
 
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {
-        self.update.end(&self.pool);
+        self.update.end(&self.pool.board);
         let step = context.state.position.step;
         self.under_way = None;
         self.again = None;
@@ -230,7 +230,7 @@ impl Exchange for Synchronous {
     }
 
     fn give_back(&mut self) {
-        self.update.end(&self.pool);
+        self.update.end(&self.pool.board);
         // The rank's own sums stay as they are: only what a dead rank owned is computed again. But
         // a newcomer knows nothing of another grid: all begin anew.
         if self.again.take().is_some() {
@@ -239,7 +239,7 @@ impl Exchange for Synchronous {
     }
 
     fn compute_again(&mut self, grid: Grid) {
-        self.update.end(&self.pool);
+        self.update.end(&self.pool.board);
         self.again = Some(grid);
         self.under_way = None;
     }

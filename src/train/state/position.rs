@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::ExchangeKind;
+use crate::config::{Every, ExchangeKind};
 use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
 use crate::observe::result::{Best, Status};
@@ -11,7 +11,7 @@ use crate::observe::result::{Best, Status};
 use crate::train::fixed_point::Grid;
 use crate::train::plan::Plan;
 use crate::train::state::arithmetic;
-use crate::train::state::best::Improvement;
+use crate::train::state::best::{Cause, Improvement};
 use crate::train::state::contents::Contents;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
@@ -215,6 +215,21 @@ impl Position {
         tried.take_while(|line| line.computed() == 0).count()
     }
 
+    /// Why an evaluation behind this step is made. By the step alone: a run that ends here and is
+    /// made longer counts what one does that was to be so long from the start.
+    fn cause(&self, plan: &Plan) -> Cause {
+        let is_synchronous = self.owner_batches.is_empty();
+        let at_interval = match plan.evaluation {
+            Every::Steps(steps) => self.step.is_multiple_of(steps),
+            Every::Epoch | Every::Auto if is_synchronous => {
+                self.cursor.is_multiple_of(plan.samples_per_epoch)
+            }
+            // By time, or rounds that end where they do.
+            _ => true,
+        };
+        if at_interval { Cause::Interval } else { Cause::End }
+    }
+
     /// Records a completed evaluation, which may be one too many without a better error.
     pub fn evaluated(&mut self, found: Evaluated, plan: &Plan) {
         let Evaluated { error, at_ms, .. } = found;
@@ -223,7 +238,7 @@ impl Position {
         self.evaluation = Some(found);
         self.last_error = Some(error);
         self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
-        self.improvement.judge(Best::of(found.step, error, found.average_error));
+        self.improvement.judge(Best::of(found.step, error, found.average_error), self.cause(plan));
         if self.ending.is_none() {
             self.settle(plan);
         }

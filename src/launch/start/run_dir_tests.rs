@@ -1,0 +1,191 @@
+//! A run's folder as a launch finds it: what begins, goes on, is complete, and is refused.
+
+use super::*;
+use crate::config::ScheduleKind;
+use crate::observe::account::from_nothing;
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.train.steps = Some(10);
+    config.train.owners = Some(4);
+    config
+}
+
+fn started() -> (tempfile::TempDir, RunDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunDir::at(&folder.path().join("run")).unwrap();
+    run.create().unwrap();
+    run.write_config(&config()).unwrap();
+    (folder, run)
+}
+
+fn completed() -> RunResult {
+    from_nothing("run", 1, Status::Completed, "all steps committed")
+}
+
+#[test]
+fn a_run_begins_goes_on_and_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunDir::at(&folder.path().join("run")).unwrap();
+    assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Nothing);
+    run.create().unwrap();
+    assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Nothing);
+    run.write_config(&config()).unwrap();
+    assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Unfinished);
+    EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+    let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
+    assert_eq!(found, Found::Completed(Box::new(completed())));
+}
+
+#[test]
+fn a_folder_that_can_be_made_is_not_made_and_one_that_cannot_is_refused() {
+    let above = tempfile::tempdir().unwrap();
+    std::fs::write(above.path().join("file"), "").unwrap();
+    let held = || std::fs::read_dir(above.path()).unwrap().count();
+    for (path, can) in [("a/b/run", true), ("", true), ("file/run", false)] {
+        let mut run = RunDir::at(&above.path().join(path)).unwrap();
+        assert_eq!(run.check_makeable().is_ok(), can, "{path}");
+        assert_eq!(held(), 1, "{path}");
+        if !can {
+            let code = |error: LaunchError| error.exit_code();
+            assert_eq!(run.check_makeable().map_err(code), run.create().map_err(code));
+        }
+    }
+}
+
+#[test]
+fn a_run_keeps_its_owners_and_is_refused_more_ranks_than_they_are() {
+    let (_folder, run) = started();
+    let asked = |ranks: u32| {
+        let mut config = config();
+        (config.run.ranks, config.train.owners) = (ranks, None);
+        run.inspect(&mut config, Owners::Unasked)
+    };
+    assert_eq!(asked(4).unwrap(), Found::Unfinished);
+    let error = asked(5).unwrap_err();
+    assert!(error.to_string().contains("was begun with 4 owners and keeps them"), "{error}");
+    assert_eq!(error.exit_code(), 2);
+}
+
+#[test]
+fn a_run_of_another_version_is_refused_with_what_to_do() {
+    let (_folder, run) = started();
+    let file = run.join("config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    for other in ["cache = \"none\"", "cache = \"off\"\nblocks = 3"] {
+        let text = text.replace("cache = \"off\"", other);
+        std::fs::write(&file, text).unwrap();
+        let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("begun by another version") && said.contains("--fresh"), "{said}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
+
+#[test]
+fn a_completed_run_that_is_asked_for_more_goes_on() {
+    let (_folder, run) = started();
+    EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+    let mut longer = config();
+    longer.train.steps = Some(20);
+    assert_eq!(run.inspect(&mut longer, Owners::Unasked).unwrap(), Found::Unfinished);
+}
+
+#[test]
+fn one_that_is_asked_for_less_than_it_has_is_complete() {
+    let (_folder, run) = started();
+    let result = RunResult { steps: 10, epochs: 2, seconds: 5.0, ..completed() };
+    EndingFiles::of(run.storage()).write_result(&result).unwrap();
+    let asked = |change: fn(&mut Train)| {
+        let mut config = config();
+        change(&mut config.train);
+        matches!(run.inspect(&mut config, Owners::Unasked), Ok(Found::Completed(_)))
+    };
+    assert!(asked(|train| train.steps = Some(7)));
+    assert!(asked(|train| (train.steps, train.epochs) = (Some(99), Some(2))));
+    assert!(asked(|train| (train.steps, train.max_seconds) = (None, Some(4.0))));
+    assert!(!asked(|train| (train.steps, train.epochs) = (Some(11), Some(3))));
+    assert!(!asked(|train| (train.steps, train.max_seconds) = (None, Some(6.0))));
+}
+
+#[test]
+fn another_length_is_refused_where_the_schedule_follows_it_with_what_to_do() {
+    let (_folder, run) = started();
+    let mut cosine = config();
+    cosine.schedule.kind = ScheduleKind::Cosine;
+    run.write_config(&cosine).unwrap();
+    cosine.train.steps = Some(20);
+    let error = run.inspect(&mut cosine, Owners::Unasked).unwrap_err();
+    let (told, code) = (error.to_string(), error.exit_code());
+    assert_eq!(code, 2);
+    for part in ["train.steps: 10 -> 20", "follows its length", "--extend "] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    cosine.run.seed = 9;
+    let told = run.inspect(&mut cosine, Owners::Unasked).unwrap_err().to_string();
+    assert!(!told.contains("--extend"), "{told}");
+}
+
+#[test]
+fn changed_keys_are_refused_by_name_with_both_values() {
+    let (_folder, run) = started();
+    let mut other = config();
+    other.run.seed = 7;
+    let error = run.inspect(&mut other, Owners::Unasked).unwrap_err().to_string();
+    assert!(error.contains("run.seed: 1 -> 7"), "{error}");
+}
+
+#[test]
+fn a_run_of_plain_sums_is_refused_with_what_to_do_unless_it_is_asynchronous() {
+    let (_folder, run) = started();
+    let text = identity::resolved_text(&config());
+    let plain = ["reproducible = false\n", ""];
+    for old in plain.map(|line| text.replace("reproducible = true\n", line)) {
+        std::fs::write(run.join("config.toml"), &old).unwrap();
+        let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("begun with plain sums") && said.contains("--fresh"), "{said}");
+        assert_eq!(error.exit_code(), 2);
+        EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+        let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
+        assert!(matches!(found, Found::Completed(_)), "what is done stays so");
+        run.storage().remove(Path::new("result.json")).unwrap();
+        let old = old.replace("\"synchronous\"", "\"asynchronous\"");
+        std::fs::write(run.join("config.toml"), old).unwrap();
+        let mut goes_on = config();
+        goes_on.train.exchange = ExchangeKind::Asynchronous;
+        assert_eq!(run.inspect(&mut goes_on, Owners::Unasked).unwrap(), Found::Unfinished);
+    }
+}
+
+#[test]
+fn fewer_ranks_keep_the_owners_of_the_start() {
+    let (_folder, run) = started();
+    let mut fewer = config();
+    (fewer.run.ranks, fewer.train.owners) = (2, Some(2));
+    assert_eq!(run.inspect(&mut fewer, Owners::Unasked).unwrap(), Found::Unfinished);
+    assert_eq!(fewer.train.owners, Some(4));
+    fewer.train.owners = Some(2);
+    assert!(run.inspect(&mut fewer, Owners::Asked).is_err());
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_not_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("thesis.tex"), "").unwrap();
+    let run = RunDir::at(folder.path()).unwrap();
+    let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
+    assert!(matches!(error, LaunchError::NotARun { .. }));
+}
+
+#[test]
+fn old_runs_and_results_are_moved_not_lost() {
+    let (folder, mut run) = started();
+    EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+    EndingFiles::of(run.storage()).put_result_aside(2).unwrap();
+    assert_eq!(run.result(), None);
+    assert!(run.join("logs/result-before-2.json").exists());
+    assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-1"));
+    run.create().unwrap();
+    assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-2"));
+}
