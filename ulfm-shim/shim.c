@@ -56,43 +56,8 @@ int32_t shim_class_number(int32_t which)
     }
 }
 
-int32_t shim_start(void)
-{
-    int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (code == MPI_SUCCESS) {
-        code = MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-    }
-    int32_t enabled = 0;
-    if (code == MPI_SUCCESS && shim_fault_tolerance_enabled(&enabled) == MPI_SUCCESS && enabled) {
-        workarounds_verify();
-    }
-    return class_of(code);
-}
-
-shim_comm shim_world(void)
-{
-    return MPI_Comm_c2f(MPI_COMM_WORLD);
-}
-
-int32_t shim_library_version(char *text, int32_t size)
-{
-    char whole[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    int code = MPI_Get_library_version(whole, &length);
-    snprintf(text, (size_t)size, "%s", code == MPI_SUCCESS ? whole : "");
-    return class_of(code);
-}
-
-int32_t shim_error_text(int32_t error_class, char *text, int32_t size)
-{
-    char whole[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    int code = MPI_Error_string(error_class, whole, &length);
-    snprintf(text, (size_t)size, "%s", code == MPI_SUCCESS ? whole : "unknown error class");
-    return class_of(code);
-}
-
-int32_t shim_fault_tolerance_enabled(int32_t *enabled)
+/* 1 when mpirun was started with --with-ft ulfm (the control variable mpi_ft_enable), else 0. */
+static int32_t fault_tolerance_enabled(int32_t *enabled)
 {
     *enabled = 0;
     int provided = 0;
@@ -119,6 +84,42 @@ int32_t shim_fault_tolerance_enabled(int32_t *enabled)
     MPI_T_finalize();
     /* An MPI that does not know the variable has no switch to be off. */
     return code == MPI_SUCCESS ? MPI_SUCCESS : MPI_ERR_UNSUPPORTED_OPERATION;
+}
+
+int32_t shim_start(void)
+{
+    int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    }
+    int32_t enabled = 0;
+    if (code == MPI_SUCCESS && fault_tolerance_enabled(&enabled) == MPI_SUCCESS && enabled) {
+        workarounds_verify();
+    }
+    return class_of(code);
+}
+
+shim_comm shim_world(void)
+{
+    return MPI_Comm_c2f(MPI_COMM_WORLD);
+}
+
+int32_t shim_library_version(char *text, int32_t size)
+{
+    char whole[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    int code = MPI_Get_library_version(whole, &length);
+    snprintf(text, (size_t)size, "%s", code == MPI_SUCCESS ? whole : "");
+    return class_of(code);
+}
+
+int32_t shim_error_text(int32_t error_class, char *text, int32_t size)
+{
+    char whole[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    int code = MPI_Error_string(error_class, whole, &length);
+    snprintf(text, (size_t)size, "%s", code == MPI_SUCCESS ? whole : "unknown error class");
+    return class_of(code);
 }
 
 int32_t shim_workarounds(void)

@@ -43,8 +43,6 @@ shim_comm shim_world(void);
 int32_t shim_library_version(char *text, int32_t size);
 /* MPI_Error_string of a class. */
 int32_t shim_error_text(int32_t error_class, char *text, int32_t size);
-/* 1 when mpirun was started with --with-ft ulfm (the control variable mpi_ft_enable), else 0. */
-int32_t shim_fault_tolerance_enabled(int32_t *enabled);
 /* Frees what was parked, then MPI_Finalize. Not fault tolerant: guard it with an alarm. */
 int32_t shim_finalize(void);
 

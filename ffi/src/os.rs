@@ -27,8 +27,6 @@ pub enum Signal {
     Interrupt,
     /// "Checkpoint and stop" (forwarded by mpirun at once).
     User1,
-    /// Forwarded by mpirun too.
-    User2,
     /// What a wild pointer gets.
     Segv,
 }
@@ -43,7 +41,6 @@ impl Signal {
             Self::Terminate => libc::SIGTERM,
             Self::Interrupt => libc::SIGINT,
             Self::User1 => libc::SIGUSR1,
-            Self::User2 => libc::SIGUSR2,
             Self::Segv => libc::SIGSEGV,
         }
     }

@@ -40,27 +40,9 @@ fn a_world_without_deaths_needs_no_repair() {
 }
 
 #[test]
-fn the_last_rank_is_replaced() {
-    let _turn = beside_its_like();
-    survives(&["step@5:3"]);
-}
-
-#[test]
-fn the_leader_is_replaced() {
-    let _turn = beside_its_like();
-    survives(&["step@5:0"]);
-}
-
-#[test]
 fn two_at_once_are_replaced() {
     let _turn = beside_its_like();
     survives(&["step@5:0", "step@5:3"]);
-}
-
-#[test]
-fn a_replacement_is_replaced() {
-    let _turn = beside_its_like();
-    survives(&["step@4:3", "step@8:3:1"]);
 }
 
 #[test]

@@ -115,17 +115,6 @@ fn a_run_that_another_number_of_ranks_goes_on_with_keeps_its_bits() {
 }
 
 #[test]
-fn a_shrunk_world_ends_with_the_same_bits() {
-    let _turn = alone();
-    let kill = r#"faults.plan=[{kind="kill", rank=2, step=20, phase="in_all_reduce"},
-        {kind="kill", rank=0, step=37, phase="before_vote"}]"#;
-    let result = trained("shrunk", 4, &[kill, SHRINK]);
-    let ranks: Vec<u32> = result.recoveries.iter().map(|record| record.ranks).collect();
-    assert_eq!(ranks, [3, 2]);
-    assert_eq!(result.state_sha256, four().state_sha256);
-}
-
-#[test]
 fn batch_statistics_are_the_same_for_any_number_of_ranks() {
     let _turn = alone();
     let network = [

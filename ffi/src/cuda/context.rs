@@ -15,8 +15,8 @@ use crate::mapping::Presence;
 pub struct Context {
     device: Device,
     raw: *mut sys::context,
-    /// Pages that the device reads and writes, until its last work is done: only the end of the
-    /// context says when that is, since graphs may be launched again.
+    /// Pages that the device reads and writes, until its last work is done, which the end of the
+    /// context waits for.
     pinned: Mutex<Vec<Presence>>,
     /// The first error after which nothing can be done here any more.
     lost: OnceLock<Error>,
@@ -110,10 +110,6 @@ impl Context {
                 let _ = self.lost.set(error.clone());
             }
         })
-    }
-
-    pub(super) fn sys(&self) -> &sys::Driver {
-        self.driver().sys()
     }
 
     fn driver(&self) -> &Driver {

@@ -93,8 +93,6 @@ pub enum Values<'a> {
     I64(&'a [i64]),
     /// Factors.
     F32(&'a [f32]),
-    /// One yes or no.
-    Flag(bool),
     /// Text.
     Text(&'a [u8]),
     /// Words of an enumeration: its number in `sys::of`, and the words' numbers.
@@ -162,7 +160,6 @@ impl Descriptor {
         match values {
             Values::I64(values) => self.put(name, of::INT64, values),
             Values::F32(values) => self.put(name, of::FLOAT, values),
-            Values::Flag(value) => self.put(name, of::BOOLEAN, &[value]),
             Values::Text(bytes) => self.put(name, of::CHAR, bytes),
             Values::Words(kind @ words!(), words) => self.put(name, kind, words),
             Values::Words(..) => refused("cudnnBackendSetAttribute", NO_WORDS),
@@ -339,8 +336,7 @@ impl Handle {
     }
 
     /// Puts a plan's execution into a stream, on tensors by their ids: each lies so many bytes
-    /// behind a buffer's start, as does the workspace. A plan that is captured stays for as long as
-    /// the process, with handle and context: graphs may launch its kernels at any time.
+    /// behind a buffer's start, as does the workspace.
     ///
     /// # Errors
     /// cuDNN's: a launch failed. `Refused`: a plan of another handle, a stream of another context,
@@ -361,10 +357,6 @@ impl Handle {
             return refused(CALL, "a stream of another context");
         }
         let pack = plan.pack(tensors, workspace)?;
-        if stream.is_capturing()? {
-            // The plan's parts hold the handle, and that the context.
-            plan.plan.all().for_each(std::mem::forget);
-        }
         context.enter()?;
         // SAFETY: both are live. Every execution names its stream, and the end of the handle none.
         let status = unsafe { (cudnn.sys.cudnnSetStream)(*raw, stream.raw()) };

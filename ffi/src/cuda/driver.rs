@@ -161,14 +161,6 @@ impl Device {
         Ok(format!("sm_{major}{minor}"))
     }
 
-    /// How many multiprocessors it has: that many blocks run at once at least.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn multiprocessors(&self) -> Result<usize, Error> {
-        self.attribute(sys::ATTRIBUTE_MULTIPROCESSOR_COUNT).map(|count| count.max(0) as usize)
-    }
-
     /// Bytes of its memory.
     ///
     /// # Errors

@@ -2,10 +2,9 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::Context;
-use super::result::{Error, NOT_READY};
+use super::result::Error;
 use super::sys::driver as sys;
 
 /// Whether an event knows when it happened, which costs a little.
@@ -21,8 +20,6 @@ pub enum Timing {
 pub struct Event {
     pub(super) context: Arc<Context>,
     pub(super) raw: *mut sys::event,
-    /// Graphs that name it may be launched for as long as the context lives: then it ends with it.
-    pub(super) of_graph: AtomicBool,
 }
 
 // SAFETY: the driver's calls may come from any thread.
@@ -44,26 +41,13 @@ impl Event {
         let (sys, mut raw) = (context.enter()?, null_mut());
         // SAFETY: `raw` receives a handle, destroyed once.
         context.check("cuEventCreate", unsafe { (sys.cuEventCreate)(&mut raw, flags) })?;
-        Ok(Self { context: Arc::clone(context), raw, of_graph: AtomicBool::new(false) })
-    }
-
-    /// Whether it has happened.
-    ///
-    /// # Errors
-    /// The driver's, those of earlier work among them.
-    pub fn happened(&self) -> Result<bool, Error> {
-        let sys = self.context.enter()?;
-        // SAFETY: a live event.
-        match unsafe { (sys.cuEventQuery)(self.raw) } {
-            NOT_READY => Ok(false),
-            status => self.context.check("cuEventQuery", status).map(|()| true),
-        }
+        Ok(Self { context: Arc::clone(context), raw })
     }
 
     /// Waits for it.
     ///
     /// # Errors
-    /// As of `happened`.
+    /// The driver's, those of earlier work among them.
     pub fn synchronize(&self) -> Result<(), Error> {
         let sys = self.context.enter()?;
         // SAFETY: a live event.
@@ -84,11 +68,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.of_graph.load(Ordering::Relaxed) {
-            return;
-        }
         let Ok(sys) = self.context.enter() else { return };
-        // SAFETY: owned, destroyed once, and no graph names it.
+        // SAFETY: owned, destroyed once.
         unsafe { (sys.cuEventDestroy_v2)(self.raw) };
     }
 }

@@ -87,7 +87,7 @@ impl Drop for Buffer {
 }
 
 /// Pinned memory of the host, zeros at first, through which copies go that nobody waits for. It
-/// ends with the context: a graph may copy again at any time.
+/// ends with the context, as the last of them does.
 ///
 /// The host never has a reference into it, since the device may write at any time: bytes are copied
 /// in and out, and whoever does so while a copy is under way gets some old and some new ones.

@@ -14,7 +14,7 @@ use super::sys::driver as sys;
 /// Most parameters of a kernel: 32,764 bytes of them (since CUDA 12.1), of one byte each.
 const PARAMETERS_MAX: usize = 32_764;
 
-/// Kernels that are loaded. They end with the context: graphs may launch them at any time.
+/// Kernels that are loaded. They end with the context, as the last launch does.
 pub struct Module {
     context: Arc<Context>,
     raw: *mut sys::module,
@@ -84,10 +84,6 @@ pub enum Argument<'a> {
     Memory(&'a Buffer, usize),
     /// `int`.
     I32(i32),
-    /// `unsigned`.
-    U32(u32),
-    /// `long long`.
-    I64(i64),
     /// `unsigned long long`.
     U64(u64),
     /// `float`.
@@ -100,8 +96,6 @@ impl Argument<'_> {
         Ok(match self {
             Self::Memory(buffer, at) => (8, buffer.part("cuLaunchKernel", at, 0)?),
             Self::I32(value) => (4, u64::from(value.cast_unsigned())),
-            Self::U32(value) => (4, u64::from(value)),
-            Self::I64(value) => (8, value.cast_unsigned()),
             Self::U64(value) => (8, value),
             Self::F32(value) => (4, u64::from(value.to_bits())),
         })

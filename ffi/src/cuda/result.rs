@@ -11,8 +11,6 @@ const OUT_OF_MEMORY: i32 = 2;
 pub(super) const NO_SUCH_PARAMETER: i32 = 1;
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: i32 = 100;
-/// `CUDA_ERROR_NOT_READY`: no failure, the device is still at it.
-pub(super) const NOT_READY: i32 = 600;
 
 /// A call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

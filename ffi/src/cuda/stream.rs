@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::context::Context;
 use super::event::Event;
@@ -12,8 +11,7 @@ use super::memory::{Buffer, Staging};
 use super::result::{Error, refused};
 use super::sys::driver as sys;
 
-/// Work in order. One thread at a time has it: whether it is being captured must not change behind
-/// a copy's back.
+/// Work in order. One thread at a time has it.
 pub struct Stream {
     context: Arc<Context>,
     raw: *mut sys::stream,
@@ -39,13 +37,12 @@ impl Stream {
     /// that the stream had to do before is done.
     ///
     /// # Errors
-    /// The driver's; `Refused` where they do not fit or the stream is being captured.
+    /// The driver's; `Refused` where they do not fit.
     pub fn write(&self, to: &Buffer, at: usize, from: &[u8]) -> Result<(), Error> {
-        self.refuse_while_capturing("cuMemcpyHtoDAsync")?;
         let (bytes, to) = (from.len(), to.part("cuMemcpyHtoDAsync", at, from.len())?);
         let sys = self.context.enter()?;
-        // SAFETY: both ends have so many bytes, and the wait below ends with the copy: it is not
-        // being captured, and after an error of the device nothing is copied any more.
+        // SAFETY: both ends have so many bytes, and the wait below ends with the copy: after an
+        // error of the device nothing is copied any more.
         let status =
             unsafe { (sys.cuMemcpyHtoDAsync_v2)(to, from.as_ptr().cast(), bytes, self.raw) };
         self.context.check("cuMemcpyHtoDAsync", status)?;
@@ -57,7 +54,6 @@ impl Stream {
     /// # Errors
     /// As of `write`.
     pub fn read(&self, from: &Buffer, at: usize, to: &mut [u8]) -> Result<(), Error> {
-        self.refuse_while_capturing("cuMemcpyDtoHAsync")?;
         let (bytes, from) = (to.len(), from.part("cuMemcpyDtoHAsync", at, to.len())?);
         let sys = self.context.enter()?;
         // SAFETY: as in `write`, and `to` is borrowed uniquely.
@@ -111,8 +107,8 @@ impl Stream {
     /// Copies so many bytes from the device, from `at` on in `from`, to where they are waited for.
     ///
     /// # Errors
-    /// The driver's; `Refused` where they do not lie within or do not fit, where something is on
-    /// its way there, or the stream is being captured.
+    /// The driver's; `Refused` where they do not lie within or do not fit, or something is on its
+    /// way there.
     pub fn land(
         &self,
         from: &Buffer,
@@ -120,7 +116,6 @@ impl Stream {
         bytes: usize,
         to: &mut Landing,
     ) -> Result<(), Error> {
-        self.refuse_while_capturing("cuMemcpyDtoHAsync")?;
         to.begin("cuMemcpyDtoHAsync", |staging, arrived| {
             self.download(from, at, staging, 0..bytes)?;
             self.record(arrived)
@@ -169,30 +164,16 @@ impl Stream {
         self.context.check("cuStreamSynchronize", unsafe { (sys.cuStreamSynchronize)(self.raw) })
     }
 
-    /// The event happens when all is done that the stream has to do by now. Where the stream is
-    /// being captured it belongs to the graph, for `wait` only.
+    /// The event happens when all is done that the stream has to do by now.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's; `Refused`: of another context.
     pub fn record(&self, event: &Event) -> Result<(), Error> {
-        self.record_with(event, 0)
-    }
-
-    /// The same in a graph, for the host's eyes: the event happens in each of its launches.
-    ///
-    /// # Errors
-    /// The driver's; where the stream is not being captured it refuses.
-    pub fn record_for_host(&self, event: &Event) -> Result<(), Error> {
-        event.of_graph.store(true, Ordering::Relaxed);
-        self.record_with(event, sys::EVENT_RECORD_EXTERNAL)
-    }
-
-    fn record_with(&self, event: &Event, flags: u32) -> Result<(), Error> {
-        self.share("cuEventRecordWithFlags", event)?;
+        self.share("cuEventRecord", event)?;
         let sys = self.context.enter()?;
         // SAFETY: both are live.
-        let status = unsafe { (sys.cuEventRecordWithFlags)(event.raw, self.raw, flags) };
-        self.context.check("cuEventRecordWithFlags", status)
+        let status = unsafe { (sys.cuEventRecord)(event.raw, self.raw) };
+        self.context.check("cuEventRecord", status)
     }
 
     /// What comes after in this stream begins when the event has happened.
@@ -207,30 +188,12 @@ impl Stream {
         self.context.check("cuStreamWaitEvent", status)
     }
 
-    /// A capture spreads by events, and its graph keeps one context alive: all of it must be of
-    /// that one.
+    /// Each keeps its own context alive: both must be of one.
     fn share(&self, call: &'static str, event: &Event) -> Result<(), Error> {
         match Arc::ptr_eq(&event.context, &self.context) {
             true => Ok(()),
             false => refused(call, "an event of another context"),
         }
-    }
-
-    /// A copy that is captured is done later, when what was borrowed for it is gone, or read.
-    fn refuse_while_capturing(&self, call: &'static str) -> Result<(), Error> {
-        match self.is_capturing()? {
-            true => refused(call, "the stream is being captured: copy through staging memory"),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether work is recorded instead of done.
-    pub(super) fn is_capturing(&self) -> Result<bool, Error> {
-        let (sys, mut state) = (self.context.enter()?, sys::CAPTURE_NONE);
-        // SAFETY: a live stream; writes an int.
-        let status = unsafe { (sys.cuStreamIsCapturing)(self.raw, &mut state) };
-        self.context.check("cuStreamIsCapturing", status)?;
-        Ok(state != sys::CAPTURE_NONE)
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

@@ -118,14 +118,6 @@ pub fn library_version() -> String {
     whole.split(',').next().unwrap_or_default().trim().to_owned()
 }
 
-/// Whether mpirun was started with fault tolerance on (`--with-ft ulfm`).
-pub fn fault_tolerance_enabled() -> Result<bool, MpiError> {
-    let mut enabled = 0;
-    // SAFETY: writes one int.
-    check("MPI_T_cvar_read", unsafe { sys::shim_fault_tolerance_enabled(&mut enabled) })?;
-    Ok(enabled != 0)
-}
-
 /// Whether libmpi's defects are worked around here; definite after [`initialise`].
 pub fn workarounds() -> Workarounds {
     // SAFETY: reads a flag.

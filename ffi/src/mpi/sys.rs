@@ -27,7 +27,6 @@ unsafe extern "C" {
     pub fn shim_world() -> ShimComm;
     pub fn shim_library_version(text: *mut c_char, size: i32) -> i32;
     pub fn shim_error_text(error_class: i32, text: *mut c_char, size: i32) -> i32;
-    pub fn shim_fault_tolerance_enabled(enabled: *mut i32) -> i32;
     pub fn shim_finalize() -> i32;
     pub fn shim_workarounds() -> i32;
     pub fn shim_launcher() -> i32;

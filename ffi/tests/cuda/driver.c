@@ -1,7 +1,6 @@
 /* A libcuda.so.1 without a card: devices whose memory is the host's and whose kernels are twins
- * (twin.h). Work is done when it is asked for, or, in a stream that is being captured, when the graph
- * is launched. What a real driver refuses is refused: addresses that nobody allocated, waiting within
- * a capture, arguments of the wrong kind of handle.
+ * (twin.h). Work is done when it is asked for. What a real driver refuses is refused: addresses that
+ * nobody allocated, arguments of the wrong kind of handle.
  *
  * Failures are planned by text, from the environment (KINTSUGI_FAKE_CUDA, read by cuInit) or by
  * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
@@ -26,10 +25,9 @@
 #define MAGIC "\x7f" "ELF"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
-    INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
-    ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
+    INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
+    ALREADY_REGISTERED = 712, NOT_REGISTERED = 713 };
 #define FRESH 0xa5 /* what new memory is full of */
-#define EXTERNAL 1u
 #define CARDS_MAX 8
 #define MOVED_MICROSECONDS 20000 /* what managed memory takes that is not on the device */
 
@@ -37,14 +35,12 @@ typedef uint64_t address;
 /* Managed memory takes room where it is near, and was somewhere else once it has been sent there. */
 struct block { struct block *next; size_t bytes; char *start; int managed, near, moved, card; unsigned long rank; };
 struct pin { struct pin *next; char *start; size_t bytes; };
-struct graph;
-struct event { int recorded, asked, card; struct graph *capture; struct timespec when; };
-struct stream { struct stream *next; struct graph *capture; int card; };
+struct event { int recorded, card; struct timespec when; };
+struct stream { int card; };
 /* Where it was made of a source: that, for its element types. */
 struct module { char *source; };
 enum what { COPY, CLEAR, LAUNCH, HAPPEN };
 struct work {
-    struct work *next;
     enum what what;
     char *to;
     const char *from;
@@ -56,14 +52,12 @@ struct work {
     uint64_t values[PARAMETERS_MAX];
     struct event *event;
 };
-struct graph { struct work *first, **last; struct stream *origin; };
 
 __thread unsigned twin_block[3], twin_blocks[3], twin_threads[3];
 static __thread int *current; /* one of `retained` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
 static struct pin *pins;
-static struct stream *streams;
 static size_t used_bytes[CARDS_MAX], memory_bytes = (size_t)1 << 30;
 static unsigned long ranks;
 static int ready, sticky, live, cards = 1, retained[CARDS_MAX];
@@ -170,7 +164,6 @@ static const struct { int code; const char *name, *text; } KNOWN[] = {
     { 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
     { 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
     { 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered" },
-    { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted while a stream is capturing" },
 };
 #define KNOWN_COUNT (sizeof KNOWN / sizeof *KNOWN)
 
@@ -215,7 +208,7 @@ API cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 API cuDeviceGetAttribute(int *value, int which, int device)
 {
     BEGIN("cuDeviceGetAttribute");
-    *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 4 : 1;
+    *value = which == 75 ? 9 : which == 76 ? 0 : 1;
     return IS_NONE(device) ? INVALID_DEVICE : SUCCESS;
 }
 API cuDeviceTotalMem_v2(size_t *bytes, int device)
@@ -245,16 +238,10 @@ API cuCtxSetCurrent(void *context)
     current = context;
     return context == NULL || !IS_NONE(CARD) ? SUCCESS : INVALID_CONTEXT;
 }
-static int any_capture(void)
-{
-    for (struct stream *s = streams; s; s = s->next)
-        if (s->capture) return 1;
-    return 0;
-}
 API cuCtxSynchronize(void)
 {
     IN_CONTEXT("cuCtxSynchronize");
-    return any_capture() ? CAPTURE_UNSUPPORTED : SUCCESS;
+    return SUCCESS;
 }
 
 static struct block *block_of(const char *start, size_t bytes)
@@ -406,7 +393,6 @@ static int run(const struct work *w)
     }
     case HAPPEN:
         w->event->recorded = 1;
-        w->event->asked = 0;
         clock_gettime(CLOCK_MONOTONIC, &w->event->when);
         return SUCCESS;
     case LAUNCH: break;
@@ -422,13 +408,7 @@ static int run(const struct work *w)
 }
 static int put(struct stream *stream, struct work work)
 {
-    if (!stream || stream->card != CARD) return INVALID_HANDLE;
-    if (!stream->capture) return run(&work);
-    struct work *copy = malloc(sizeof *copy);
-    *copy = work;
-    *stream->capture->last = copy;
-    stream->capture->last = &copy->next;
-    return SUCCESS;
+    return stream && stream->card == CARD ? run(&work) : INVALID_HANDLE;
 }
 API cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, struct stream *stream)
 {
@@ -457,33 +437,27 @@ API cuStreamCreate(struct stream **stream, unsigned flags)
     IN_CONTEXT("cuStreamCreate");
     if (flags > 1) return INVALID_VALUE;
     *stream = malloc(sizeof **stream);
-    **stream = (struct stream){ streams, NULL, CARD };
-    streams = *stream;
+    **stream = (struct stream){ CARD };
     live++;
     return SUCCESS;
 }
 API cuStreamDestroy_v2(struct stream *stream)
 {
     IN_CONTEXT("cuStreamDestroy");
-    for (struct stream **at = &streams; *at; at = &(*at)->next) {
-        if (*at != stream) continue;
-        *at = stream->next;
-        live--;
-        free(stream);
-        return SUCCESS;
-    }
-    return INVALID_HANDLE;
+    live--;
+    free(stream);
+    return SUCCESS;
 }
 API cuStreamSynchronize(struct stream *stream)
 {
     IN_CONTEXT("cuStreamSynchronize");
-    return stream->capture ? CAPTURE_UNSUPPORTED : SUCCESS;
+    (void)stream;
+    return SUCCESS;
 }
 API cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags)
 {
     IN_CONTEXT("cuStreamWaitEvent");
     if (stream->card != CARD || event->card != CARD) return INVALID_HANDLE;
-    if (event->capture) stream->capture = event->capture;
     return flags ? INVALID_VALUE : SUCCESS;
 }
 API cuEventCreate(struct event **event, unsigned flags)
@@ -502,29 +476,17 @@ API cuEventDestroy_v2(struct event *event)
     free(event);
     return SUCCESS;
 }
-API cuEventRecordWithFlags(struct event *event, struct stream *stream, unsigned flags)
+API cuEventRecord(struct event *event, struct stream *stream)
 {
-    IN_CONTEXT("cuEventRecordWithFlags");
+    IN_CONTEXT("cuEventRecord");
     if (event->card != CARD) return INVALID_HANDLE;
-    if (flags == EXTERNAL && !stream->capture) return INVALID_VALUE;
-    if (flags != EXTERNAL && stream->capture) {
-        event->capture = stream->capture;
-        return SUCCESS;
-    }
-    event->capture = NULL;
     return put(stream, (struct work){ .what = HAPPEN, .event = event });
-}
-/* One that was recorded is not ready when it is first asked. */
-API cuEventQuery(struct event *event)
-{
-    IN_CONTEXT("cuEventQuery");
-    if (event->capture) return CAPTURE_UNSUPPORTED;
-    return event->recorded && !event->asked++ ? NOT_READY : SUCCESS;
 }
 API cuEventSynchronize(struct event *event)
 {
     IN_CONTEXT("cuEventSynchronize");
-    return event->capture ? CAPTURE_UNSUPPORTED : SUCCESS;
+    (void)event;
+    return SUCCESS;
 }
 API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *end)
 {
@@ -592,67 +554,3 @@ API cuLaunchKernel(const struct twin *twin, unsigned bx, unsigned by, unsigned b
     for (int i = 0; i < twin->parameters; i++) memcpy(&work.values[i], arguments[i], twin->bytes[i]);
     return put(stream, work);
 }
-
-API cuStreamBeginCapture_v2(struct stream *stream, int mode)
-{
-    IN_CONTEXT("cuStreamBeginCapture");
-    if (stream->capture || mode < 0 || mode > 2) return INVALID_VALUE;
-    struct graph *graph = malloc(sizeof *graph);
-    *graph = (struct graph){ NULL, &graph->first, stream };
-    stream->capture = graph;
-    live++;
-    return SUCCESS;
-}
-API cuStreamIsCapturing(struct stream *stream, int *state)
-{
-    IN_CONTEXT("cuStreamIsCapturing");
-    *state = stream->capture != NULL;
-    return SUCCESS;
-}
-API cuStreamEndCapture(struct stream *stream, struct graph **graph)
-{
-    IN_CONTEXT("cuStreamEndCapture");
-    *graph = NULL;
-    struct graph *ended = stream->capture;
-    if (!ended || ended->origin != stream) return CAPTURE_INVALID;
-    for (struct stream *s = streams; s; s = s->next)
-        if (s->capture == ended) s->capture = NULL;
-    *graph = ended;
-    return SUCCESS;
-}
-API cuGraphInstantiateWithFlags(struct graph **made, const struct graph *graph, uint64_t flags)
-{
-    IN_CONTEXT("cuGraphInstantiate");
-    if (flags) return INVALID_VALUE;
-    *made = malloc(sizeof **made);
-    **made = (struct graph){ NULL, &(*made)->first, NULL };
-    for (const struct work *w = graph->first; w; w = w->next) {
-        struct work *copy = malloc(sizeof *copy);
-        *copy = *w;
-        copy->next = NULL;
-        *(*made)->last = copy;
-        (*made)->last = &copy->next;
-    }
-    live++;
-    return SUCCESS;
-}
-API cuGraphLaunch(struct graph *graph, struct stream *stream)
-{
-    IN_CONTEXT("cuGraphLaunch");
-    if (stream->capture) return CAPTURE_UNSUPPORTED;
-    int status = SUCCESS;
-    for (const struct work *w = graph->first; w && !status; w = w->next) status = run(w);
-    return status;
-}
-static int destroy(struct graph *graph)
-{
-    for (struct work *w = graph->first, *next; w; w = next) {
-        next = w->next;
-        free(w);
-    }
-    free(graph);
-    live--;
-    return SUCCESS;
-}
-API cuGraphExecDestroy(struct graph *graph) { IN_CONTEXT("cuGraphExecDestroy"); return destroy(graph); }
-API cuGraphDestroy(struct graph *graph) { IN_CONTEXT("cuGraphDestroy"); return destroy(graph); }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kintsugi_ffi::cuda::cudnn::{Descriptor, Handle, Plan, Values};
 use kintsugi_ffi::cuda::library::Library;
 use kintsugi_ffi::cuda::sys::cudnn::{attribute, kind, of, value};
-use kintsugi_ffi::cuda::{Buffer, Context, Cudnn, Error, Found, Graph, Places, Stream};
+use kintsugi_ffi::cuda::{Buffer, Context, Cudnn, Error, Found, Places, Stream};
 
 use crate::fake::Fake;
 
@@ -227,7 +227,7 @@ fn a_plan_is_executed_only_on_what_has_room_for_its_tensors() {
 }
 
 #[test]
-fn a_plan_keeps_its_handle_and_a_captured_one_stays() {
+fn a_plan_keeps_its_handle() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-lives");
     let handle = fakes.handle();
@@ -236,15 +236,6 @@ fn a_plan_keeps_its_handle_and_a_captured_one_stays() {
     assert_eq!(fakes.state(HANDLES), 1, "the plan holds it");
     drop(plan);
     assert_eq!((fakes.state(HANDLES), fakes.state(DESCRIPTORS), fakes.state(LATE)), (0, 0, 0));
-    let handle = fakes.handle();
-    let plan = fakes.plan(&handle).expect("a plan");
-    let tensors = [(1, &fakes.buffer, 0), (2, &fakes.buffer, 2048), (3, &fakes.buffer, 512)];
-    let workspace = Some((&fakes.buffer, 1024));
-    let run = || handle.execute(&plan, &fakes.stream, &tensors, workspace);
-    let graph = Graph::capture(&fakes.stream, run).expect("a graph");
-    drop((plan, handle, graph));
-    assert_eq!(fakes.state(HANDLES), 1, "graphs may launch its kernels at any time");
-    assert!(fakes.state(DESCRIPTORS) > 0);
 }
 
 #[test]

@@ -54,10 +54,8 @@ pub mod kind {
 pub mod of {
     pub const HANDLE: i32 = 0;
     pub const DATA_TYPE: i32 = 1;
-    pub const BOOLEAN: i32 = 2;
     pub const INT64: i32 = 3;
     pub const FLOAT: i32 = 4;
-    pub const DOUBLE: i32 = 5;
     pub const VOID_PTR: i32 = 6;
     pub const CONVOLUTION_MODE: i32 = 7;
     pub const HEURISTIC_MODE: i32 = 8;
@@ -83,7 +81,6 @@ pub mod attribute {
     pub const HEURISTIC_DEVICE: i32 = 204;
 
     pub const CONFIG_ENGINE: i32 = 300;
-    pub const CONFIG_WORKSPACE_BYTES: i32 = 303;
 
     pub const PLAN_HANDLE: i32 = 400;
     pub const PLAN_CONFIG: i32 = 401;
@@ -118,7 +115,6 @@ pub mod attribute {
     pub const TENSOR_DIMENSIONS: i32 = 902;
     pub const TENSOR_STRIDES: i32 = 903;
     pub const TENSOR_ID: i32 = 906;
-    pub const TENSOR_IS_VIRTUAL: i32 = 907;
 
     pub const PACK_IDS: i32 = 1000;
     pub const PACK_POINTERS: i32 = 1001;
@@ -127,7 +123,6 @@ pub mod attribute {
     pub const ENGINE_NUMERICAL_NOTES: i32 = 1303;
     pub const ENGINE_BEHAVIOR_NOTES: i32 = 1305;
 
-    pub const DEVICE_ID: i32 = 2700;
     pub const DEVICE_JSON: i32 = 2702;
 }
 

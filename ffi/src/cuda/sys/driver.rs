@@ -25,9 +25,8 @@ pub const ADVISE_READ_MOSTLY: c_int = 1;
 pub const ADVISE_PREFERRED_LOCATION: c_int = 3;
 pub const ADVISE_ACCESSED_BY: c_int = 5;
 
-opaque!(context, stream, event, module, function, graph, graph_exec);
+opaque!(context, stream, event, module, function);
 
-pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
@@ -35,11 +34,8 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DEFAULT: c_uint = 0;
 pub const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
-pub const EVENT_RECORD_EXTERNAL: c_uint = 1;
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
 pub const MEM_ATTACH_GLOBAL: c_uint = 1;
-pub const CAPTURE_THREAD_LOCAL: c_int = 1;
-pub const CAPTURE_NONE: c_int = 0;
 
 super::table! {
     /// The driver's functions.
@@ -78,8 +74,7 @@ super::table! {
         cuStreamWaitEvent(*mut stream, *mut event, c_uint) -> status;
         cuEventCreate(*mut *mut event, c_uint) -> status;
         cuEventDestroy_v2(*mut event) -> status;
-        cuEventRecordWithFlags(*mut event, *mut stream, c_uint) -> status;
-        cuEventQuery(*mut event) -> status;
+        cuEventRecord(*mut event, *mut stream) -> status;
         cuEventSynchronize(*mut event) -> status;
         cuEventElapsedTime(*mut f32, *mut event, *mut event) -> status;
 
@@ -88,13 +83,5 @@ super::table! {
         cuFuncGetParamInfo(*mut function, usize, *mut usize, *mut usize) -> status;
         cuLaunchKernel(*mut function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
             *mut stream, *mut *mut c_void, *mut *mut c_void) -> status;
-
-        cuStreamBeginCapture_v2(*mut stream, c_int) -> status;
-        cuStreamIsCapturing(*mut stream, *mut c_int) -> status;
-        cuStreamEndCapture(*mut stream, *mut *mut graph) -> status;
-        cuGraphInstantiateWithFlags(*mut *mut graph_exec, *mut graph, u64) -> status;
-        cuGraphLaunch(*mut graph_exec, *mut stream) -> status;
-        cuGraphExecDestroy(*mut graph_exec) -> status;
-        cuGraphDestroy(*mut graph) -> status;
     }
 }
