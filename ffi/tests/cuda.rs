@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use kintsugi_ffi::cuda::{
-    Argument, Buffer, Context, Driver, Error, Event, Landing, Missing, Module, Shape,
-    Staging, Stream, Timing,
+    Argument, Buffer, Context, Driver, Error, Event, Landing, Missing, Module, Shape, Staging,
+    Stream, Timing,
 };
 use kintsugi_ffi::mapping::Memory;
 

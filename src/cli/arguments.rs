@@ -37,8 +37,8 @@ pub struct Chosen {
     /// Takes the run's best evaluation instead of its newest checkpoint (checkpoint.keep_best)
     #[arg(long)]
     best: bool,
-    /// Looks with the running average of the weights (`optimizer.ema_decay`); with --best it is
-    /// taken where it was the better one
+    /// Looks with the running average of the weights (`optimizer.ema_decay`); --best takes it by
+    /// itself where it was the better one
     #[arg(long, action = ArgAction::SetTrue, value_parser = which(), conflicts_with = "best")]
     average: Which,
 }

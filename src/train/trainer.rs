@@ -127,10 +127,10 @@ impl Trainer {
             Ok(sums)
         });
         match self.vote(attempted) {
-            Ok((Sums { again: Some(grid), .. }, _)) => {
+            Ok((Sums { again: Some(again), .. }, _)) => {
                 // Agreed like a commit; requests are repeated with the next vote.
-                self.exchange.compute_again(grid);
-                self.record.steps.report_coarse_grid(&self.rank, &mut self.record.journal);
+                self.record.steps.report_again(&self.rank, &mut self.record.journal, &again);
+                self.exchange.compute_again(again);
                 Ok(())
             }
             Ok((sums, asked)) => {

@@ -81,18 +81,21 @@ fn two_ranks_go_back_and_nobody_is_evicted() {
 }
 
 #[test]
-fn gradients_that_are_no_numbers_cost_their_step_and_no_more() {
+fn gradients_that_are_no_numbers_once_cost_time_and_no_bit() {
     let _turn = alone();
     let nan = r#"faults.plan=[{kind="nan", rank=1, step=30, phase="in_forward"}]"#;
-    let (folder, result) = completed("nan", &[nan]);
-    let entries = ledger::read(&folder.join("ledger.jsonl")).unwrap();
-    let zeroed: Vec<u64> = ledger::effective(&entries)
-        .iter()
-        .filter(|line| line.zero_update)
-        .map(|line| line.step)
-        .collect();
-    assert_eq!(zeroed, [30]);
-    assert_eq!((result.steps, result.recoveries.len()), (60, 0));
-    let error = result.validation.unwrap().error;
-    assert!(error < 0.9, "the run still learns: {error}");
+    let killed = nan.replace("}]", r#"}, {kind="kill", rank=2, step=30, phase="in_backward"}]"#);
+    let calm = completed("nan-calm", &[]).1;
+    for (name, faults, deaths) in [("nan", nan, 0), ("nan-killed", &killed, 1)] {
+        let (folder, result) = completed(name, &[faults]);
+        assert_eq!((result.state_sha256, result.exact), (calm.state_sha256.clone(), true));
+        assert_eq!((result.zero_updates, result.recoveries.len()), (0, deaths), "{name}");
+        let events = read_events(&folder.join("events.jsonl")).unwrap();
+        let again = |kind: &Kind| match kind {
+            Kind::Warning { message } => message.starts_with("step 30: gradients are not finite"),
+            _ => false,
+        };
+        let said = events.iter().filter(|event| again(&event.kind)).count();
+        assert!(said == 1 || name == "nan-killed", "{name}: {said}");
+    }
 }

@@ -52,25 +52,18 @@ impl std::fmt::Display for Fault {
 struct Marks {
     /// A bit of some rank's weights was turned over: until that is found, replicas differ.
     flipped: bool,
-    /// A step that counts was committed without an update, since a gradient was not a number.
-    zeroed: bool,
-    /// A gradient was made not a number, in a step that counts or in one that was thrown away.
-    nan: bool,
 }
 
 impl Marks {
-    fn of(played: &Played, entries: &[Entry]) -> Self {
-        let struck = |kind: &str| played.files.claims_of(kind) > 0;
-        let zeroed = ledger::effective(entries).iter().any(|line| line.zero_update);
-        let nan = struck("Nan");
-        Self { flipped: struck(BIT_FLIP), zeroed: zeroed && nan, nan }
+    fn of(played: &Played) -> Self {
+        Self { flipped: played.files.claims_of(BIT_FLIP) > 0 }
     }
 
     /// A flip that a restart's checkpoint may have kept cannot be seen afterwards; nor one whose
     /// rank died of something else, its gradients in everybody's sums; nor one in the only rank
     /// that is left of those that began.
     fn bits_are_known(self, scenario: &Scenario, played: &Played) -> bool {
-        let [attempt] = &played.attempts[..] else { return !self.zeroed && !self.flipped };
+        let [attempt] = &played.attempts[..] else { return !self.flipped };
         let flipped = |rank: usize| {
             let strikes = |fault: &scenario::Fault| match fault {
                 scenario::Fault::Point(p) => {
@@ -86,7 +79,7 @@ impl Marks {
         let (struck, sound): (Vec<_>, Vec<_>) = began.partition(|(rank, _)| flipped(*rank));
         let compared =
             struck.iter().all(|(_, end)| lived(end)) && sound.iter().any(|(_, end)| lived(end));
-        !self.zeroed && (!self.flipped || compared)
+        !self.flipped || compared
     }
 }
 
@@ -100,7 +93,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     };
     let events: Vec<Event> = played.lines(EVENTS);
     let entries: Vec<Entry> = played.lines(LEDGER);
-    let marks = Marks::of(played, &entries);
+    let marks = Marks::of(played);
     let as_calm = result.exact && !scenario.is_free() && !began_anew_otherwise(scenario, played);
     let checks = [
         check_readable::<Event>(played, EVENTS),
@@ -240,9 +233,8 @@ fn check_weights(
     }
     let mut last: BTreeMap<(u32, usize), u64> = BTreeMap::new();
     let mut states: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-    // Of an earlier attempt, steps without an update (the fault strikes once) or with other
-    // instructions may have been thrown away.
-    let thrown_away = marks.nan || computes_otherwise(scenario);
+    // Of an earlier attempt, steps with other instructions may have been thrown away.
+    let thrown_away = computes_otherwise(scenario);
     let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
     for seen in &played.sightings {
         let Seen { attempt, process, step, weights, .. } = *seen;
@@ -252,9 +244,7 @@ fn check_weights(
         }
         let ended = played.attempts.iter().find(|ended| ended.number == attempt);
         let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
-        // Alone with its commit, and with the zero update of a step that the others did again.
-        let alone = marks.nan && !lived;
-        let comparable = as_calm && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
+        let comparable = as_calm && (attempt == newest || !thrown_away);
         if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }

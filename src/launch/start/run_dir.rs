@@ -13,6 +13,7 @@ use crate::launch::changes::Changes;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
 use crate::model::catalogue;
+use crate::observe::ledger::{self, LEDGER_FILE};
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -118,9 +119,38 @@ impl RunDir {
             _ => {
                 self.refuse_plain_sums(&old)?;
                 self.refuse_idle_ranks(config)?;
+                if limits(&old) != limits(config) {
+                    self.refuse_to_be_shorter(&config.train)?;
+                }
                 Ok(Found::Unfinished)
             }
         }
+    }
+
+    /// Refuses to end before where the run is: what it holds is no run of that length.
+    fn refuse_to_be_shorter(&self, train: &Train) -> Result<(), LaunchError> {
+        if train.exchange == ExchangeKind::Asynchronous {
+            return Ok(());
+        }
+        let file = self.join(LEDGER_FILE);
+        let entries = if_there(insist(|| ledger::read(&file)));
+        let entries = entries.map_err(io_error(format!("reading {}", file.shown())))?;
+        let lines = ledger::effective(&entries.unwrap_or_default());
+        let Some(line) = lines.last() else { return Ok(()) };
+        let said = match (train.steps, train.epochs) {
+            (Some(most), _) if line.step > most => format!("train.steps = {most}"),
+            (_, Some(most)) if line.epoch >= most => format!("train.epochs = {most}"),
+            _ => return Ok(()),
+        };
+        Err(LaunchError::Refused {
+            reason: format!(
+                "{said}: {} is at step {}, in epoch {} of its counting from 0: leave it at its \
+                 length, start anew with --fresh, or name another --run-dir",
+                self.path.shown(),
+                line.step,
+                line.epoch
+            ),
+        })
     }
 
     /// Refuses to go on with more ranks or workers than the run has owners, which it keeps.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::ScheduleKind;
 use crate::observe::account::from_nothing;
+use crate::observe::ledger::{Committed, Entry};
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -51,6 +52,30 @@ fn a_folder_that_can_be_made_is_not_made_and_one_that_cannot_is_refused() {
             assert_eq!(run.check_makeable().map_err(code), run.create().map_err(code));
         }
     }
+}
+
+#[test]
+fn a_run_is_refused_a_length_that_it_is_beyond() {
+    let (_folder, run) = started();
+    let line = |step: u64| {
+        let (epoch, cursor) = ((step - 1) / 4, step * 8);
+        let (count, skipped, mix, attempt, zero_update) = (8, 0, 0, 1, false);
+        let line = Committed { step, epoch, cursor, count, skipped, mix, attempt, zero_update };
+        serde_json::to_string(&Entry::Step(line)).unwrap() + "\n"
+    };
+    std::fs::write(run.join(LEDGER_FILE), (1..=8).map(line).collect::<String>()).unwrap();
+    let asked = |steps, epochs, exchange| {
+        let mut config = config();
+        (config.train.steps, config.train.epochs) = (steps, epochs);
+        config.train.exchange = exchange;
+        run.refuse_to_be_shorter(&config.train).map_err(|error| error.to_string())
+    };
+    let synchronous = |steps, epochs| asked(steps, epochs, ExchangeKind::Synchronous);
+    assert_eq!((synchronous(Some(8), None), synchronous(None, Some(2))), (Ok(()), Ok(())));
+    let said = synchronous(Some(7), Some(9)).unwrap_err();
+    assert!(said.contains("train.steps = 7: ") && said.contains("is at step 8"), "{said}");
+    assert!(synchronous(None, Some(1)).unwrap_err().contains("train.epochs = 1: "));
+    assert_eq!(asked(Some(7), None, ExchangeKind::Asynchronous), Ok(()), "counts rounds");
 }
 
 #[test]

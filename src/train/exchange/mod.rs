@@ -89,8 +89,27 @@ pub struct Sums {
     pub staged: Progress,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
-    /// Some value did not fit, so nothing was summed; the grid that holds all.
-    pub again: Option<Grid>,
+    /// They are not the step's: all are to compute it anew.
+    pub again: Option<Again>,
+}
+
+/// Why a step is computed anew, and on which grid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Again {
+    /// Some value did not fit, so nothing was summed; this one holds all.
+    Larger(Grid),
+    /// Something was infinite or undefined. What a run without failures meets too is there again;
+    /// what a processor or a card did once is not.
+    ToSee(Grid),
+}
+
+impl Again {
+    /// On which.
+    pub fn grid(&self) -> &Grid {
+        match self {
+            Self::Larger(grid) | Self::ToSee(grid) => grid,
+        }
+    }
 }
 
 /// A way for gradients to meet.
@@ -103,9 +122,9 @@ pub trait Exchange {
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);
-    /// After a successful vote on sums that did not fit (`Sums::again`): everybody computes the
-    /// step anew, on this grid. Exchanges whose sums always fit are never told.
-    fn compute_again(&mut self, _grid: Grid) {}
+    /// After a successful vote on sums that are not the step's (`Sums::again`): everybody computes
+    /// it anew. Exchanges whose sums always are, are never told.
+    fn compute_again(&mut self, _again: Again) {}
     /// The worker threads, for evaluation.
     fn pool(&mut self) -> &mut Pool;
     /// After evaluation: workers go on.

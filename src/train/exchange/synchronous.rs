@@ -2,7 +2,7 @@
 //! backward still makes the next ones, and the update, beside it (`beside`), is the same
 //! everywhere. Sums are of integers (`fixed_point`), on a grid that the position holds; should a
 //! value not fit, all agree to compute the step again on a coarser one, as they would agree to
-//! commit it.
+//! commit it; and once more should one be infinite or undefined.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::Shared;
 use crate::train::exchange::beside::{Beside, Learns};
-use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
+use crate::train::exchange::{Again, Context, Exchange, Sums, measure_begin};
 use crate::train::fixed_point::{self, Grid, GridChoice};
 use crate::train::state::position::Position;
 use crate::train::update::optimizer::Optimizer;
@@ -42,8 +42,8 @@ pub struct Synchronous {
     counts: Counting,
     /// Whether what was reduced last taught the weights something.
     learned: bool,
-    /// The grid of the step under way, where the position's did not hold it.
-    again: Option<Grid>,
+    /// Why the step under way is computed anew, where it is.
+    again: Option<Again>,
     /// The grid of the step that follows the one summed last.
     following: Grid,
 }
@@ -94,6 +94,11 @@ impl Synchronous {
         }
     }
 
+    /// On which the step under way is summed.
+    fn grid<'a>(&'a self, position: &'a Position) -> &'a Grid {
+        self.again.as_ref().map_or(&position.grid, Again::grid)
+    }
+
     /// Starts this rank's part of the step, or, when it is under way already (a repair came
     /// between), only what other ranks left to it.
     fn start_computing(&mut self, context: &mut Context<'_>) -> Result<Started, TrainError> {
@@ -113,8 +118,7 @@ impl Synchronous {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish(|| context.lost_rank())?;
                 context.plan_loading(&self.pool.shared.loader, step, &owners);
-                let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
-                self.pool.shared.sum.set_grid(grid);
+                self.pool.shared.sum.set_grid(self.grid(&context.state.position));
                 self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.process.standing);
                 let nothing = owners.is_empty();
@@ -163,7 +167,7 @@ impl Synchronous {
         let counts = Counts::from_words(&words.split_off(counted));
         let (totals, reaches) = words.split_at(Totals::WORDS);
         let (statistics, reaches) = reaches.split_last().expect("the statistics' own word");
-        let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
+        let grid = self.grid(&context.state.position);
         let verdict = fixed_point::verdict(grid, reaches, *statistics);
         let totals = Totals::from_words(totals);
         Ok(Reduced { totals, counts, staged, verdict, rank_micros })
@@ -181,24 +185,28 @@ impl Exchange for Synchronous {
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.pool.shared.pause.release();
         let rate = self.learning_rate(&context.state.position);
-        let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
-        self.update.begin(&self.pool.shared.sum, grid, rate);
+        let grid = self.grid(&context.state.position).clone();
+        self.update.begin(&self.pool.shared.sum, &grid, rate);
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
         context.process.at(Point::InUpdate);
+        let was_seen = matches!(self.again, Some(Again::ToSee(_)));
         self.learned = match verdict {
             GridChoice::Holds(_) => self.update.finish(&self.pool.board, Learns::IfSound),
-            GridChoice::NotANumber => self.update.finish(&self.pool.board, Learns::Nothing),
+            GridChoice::NotANumber if was_seen => {
+                self.update.finish(&self.pool.board, Learns::Nothing)
+            }
             // Nothing of it is kept.
-            GridChoice::Again(_) => false,
+            GridChoice::NotANumber | GridChoice::Again(_) => false,
         };
         let again = match verdict {
             GridChoice::Holds(following) => {
                 self.following = following;
                 None
             }
-            GridChoice::Again(grid) => Some(grid),
+            GridChoice::Again(grid) => Some(Again::Larger(grid)),
+            GridChoice::NotANumber if !was_seen => Some(Again::ToSee(grid)),
             GridChoice::NotANumber => {
                 totals.non_finite = totals.non_finite.max(1);
                 self.following.clone_from(&context.state.position.grid);
@@ -232,15 +240,15 @@ impl Exchange for Synchronous {
     fn give_back(&mut self) {
         self.update.end(&self.pool.board);
         // The rank's own sums stay as they are: only what a dead rank owned is computed again. But
-        // a newcomer knows nothing of another grid: all begin anew.
+        // a newcomer knows nothing of what was agreed to be computed anew: all begin the step.
         if self.again.take().is_some() {
             self.under_way = None;
         }
     }
 
-    fn compute_again(&mut self, grid: Grid) {
+    fn compute_again(&mut self, again: Again) {
         self.update.end(&self.pool.board);
-        self.again = Some(grid);
+        self.again = Some(again);
         self.under_way = None;
     }
 

@@ -7,7 +7,7 @@ use crate::data::staging::progress::Progress;
 use crate::observe::data_use::Waits;
 use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::Sums;
+use crate::train::exchange::{Again, Sums};
 use crate::train::record::journal::Journal;
 use crate::train::record::reading::{Reading, Took};
 use crate::train::state::rank::{Moment, Rank};
@@ -60,11 +60,21 @@ pub struct Step<'a> {
 }
 
 impl Steps {
-    /// Said once: a run that diverges would say it with every step.
-    pub fn report_coarse_grid(&mut self, rank: &Rank, journal: &mut Journal) {
-        if !std::mem::replace(&mut self.coarse_grid_said, true) && rank.is_writer() {
-            let step = rank.state.position.step + 1;
-            journal.event(rank.place(), Kind::StepAgain { step });
+    /// Of another grid once: a run that diverges would say it with every step.
+    pub fn report_again(&mut self, rank: &Rank, journal: &mut Journal, again: &Again) {
+        let step = rank.state.position.step + 1;
+        let said = match again {
+            Again::Larger(_) if std::mem::replace(&mut self.coarse_grid_said, true) => None,
+            Again::Larger(_) => Some(Kind::StepAgain { step }),
+            Again::ToSee(_) => Some(Kind::Warning {
+                message: format!(
+                    "step {step}: gradients are not finite; it is computed once more, to see \
+                     whether they stay so"
+                ),
+            }),
+        };
+        if let Some(said) = said.filter(|_| rank.is_writer()) {
+            journal.event(rank.place(), said);
         }
     }
 

@@ -120,7 +120,8 @@ fn find_checkpoint(
         // A supervisor, or `train`, compares the keys before: only without the file it gets here.
         false if matches!(error, CheckpointError::Other { what: CONFIGURATION, .. }) => {
             TrainError::Configuration(format!(
-                "{error}; which keys differ stands in the run's config.toml, which is gone"
+                "{error}; which keys differ stands in the run's config.toml, which is gone or was \
+                 edited"
             ))
         }
         false => TrainError::Configuration(error.to_string()),

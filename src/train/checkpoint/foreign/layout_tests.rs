@@ -22,6 +22,22 @@ fn beside(more: &[(&str, Vec<u8>)]) -> Vec<u8> {
     with_storages(&pickle(&dictionary(&outer)), &tensors)
 }
 
+#[test]
+fn of_two_dictionaries_of_weights_none_is_guessed() {
+    let tensors = file_for(10, "");
+    let weights = || dictionary(&entries(&tensors));
+    let file = |outer: &[(&str, Vec<u8>)]| with_storages(&pickle(&dictionary(outer)), &tensors);
+    for other in ["model", "net", "model_state_dict"] {
+        let said = refusal(&beside(&[(other, weights())]));
+        assert!(said.contains(&format!("\"state_dict\", \"{other}\", and which are")), "{said}");
+    }
+    let mut whole = entries(&tensors);
+    whole.push(("net", weights()));
+    assert!(refusal(&file(&whole)).contains("\"net\", and which are the weights is not said"));
+    let one = [("model", weights()), ("optimizer", dictionary(&entries(&tensors[..1])))];
+    fitted(&file(&one), 10).expect("one has a usual name");
+}
+
 fn call(name: &str, arguments: &[u8]) -> Vec<u8> {
     [b"c", name.as_bytes(), b"\n", arguments].concat()
 }

@@ -129,21 +129,36 @@ fn storage(name: &str) -> Option<&str> {
     STORAGES.contains(&word).then_some(word)
 }
 
-/// The dictionary that holds the weights: an entry with a usual name, the whole, or the only entry
-/// that holds tensors. A whole that holds tensors besides is a program's (`best_acc1`).
+/// The dictionary that holds the weights: the only entry with a usual name, the whole, or the only
+/// entry that holds tensors. A whole that holds a few tensors besides is a program's (`best_acc1`).
 fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     let root = pickle.root();
     let holds = |id: Id| {
         let entries = pickle.entries(id)?;
         entries.iter().any(|(_, value)| tensor_of(pickle, *value).is_some()).then_some(entries)
     };
-    let usual = WRAPPERS.iter().filter_map(|name| pickle.entry(root, name));
-    if let Some(found) = usual.chain([root]).find_map(holds) {
-        return Ok(found);
-    }
     let inner = pickle.entries(root).unwrap_or_default();
     let holding: Vec<_> =
         inner.iter().filter_map(|(key, value)| Some((*key, holds(*value)?))).collect();
+    let is_usual = |key: Id| {
+        pickle.bytes(key).is_some_and(|name| WRAPPERS.iter().any(|usual| usual.as_bytes() == name))
+    };
+    let usual: Vec<_> = holding.iter().filter(|(key, _)| is_usual(*key)).collect();
+    let tensors = |entries: &[(Id, Id)]| {
+        entries.iter().filter(|(_, value)| tensor_of(pickle, *value).is_some()).count()
+    };
+    match usual[..] {
+        [] => {
+            if let Some(whole) = holds(root) {
+                return Ok(whole);
+            }
+        }
+        [(_, only)] if tensors(inner) < tensors(only) => return Ok(only),
+        _ => {
+            let keys: Vec<_> = usual.iter().map(|(key, _)| *key).collect();
+            return Err(no_weights(pickle, &keys));
+        }
+    }
     // Beside the model as an object, whatever holds tensors is something else: averaged weights.
     let is_object =
         |name: &&str| pickle.entry(root, name).is_some_and(|id| pickle.class(id).is_some());
