@@ -127,10 +127,10 @@ impl Trainer {
             Ok(sums)
         });
         match self.vote(attempted) {
-            Ok((Sums { again: Some(again), .. }, _)) => {
+            Ok((Sums { again: Some(anew), .. }, _)) => {
                 // Agreed like a commit; requests are repeated with the next vote.
-                self.record.steps.report_again(&self.rank, &mut self.record.journal, &again);
-                self.exchange.compute_again(again);
+                self.record.steps.report_anew(&self.rank, &mut self.record.journal, anew.why);
+                self.exchange.compute_again(anew);
                 Ok(())
             }
             Ok((sums, asked)) => {
@@ -199,7 +199,8 @@ impl Trainer {
         let epoch_before = position.cursor / samples;
         position.commit(line);
         position.contents.add(sums.totals.contents);
-        let mut otherwise = inexact::altered(position, sums.totals.altered);
+        let mut otherwise = inexact::altered(position, sums.totals.altered)
+            .or_else(|| inexact::wavering(position, sums.wavering));
         let ends_epoch = position.cursor / samples > epoch_before;
         let epoch_skipped = position.skipped_in_epoch;
         if ends_epoch {

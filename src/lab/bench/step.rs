@@ -22,6 +22,7 @@ use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, Seat};
 use crate::model::parts::{self, PARAMETERS, STATISTICS};
 use crate::model::{Graph, Layout, catalogue, init, layout};
+use crate::observe::panics::vital;
 use crate::train::compute::accumulate::{Accumulator, MicroBatch};
 use crate::train::compute::board::{Board, Work};
 use crate::train::compute::committed::Committed;
@@ -249,7 +250,11 @@ impl Ours {
         self.sum.begin(1);
         self.sum.count(self.labels.len() as u64, 0);
         self.update.begin(&self.sum, &self.grid, LEARNING_RATE);
-        let (forward, computed) = self.pass(begun)?;
+        let passed = self.pass(begun);
+        if passed.is_err() {
+            self.update.end(&self.hands.board);
+        }
+        let (forward, computed) = passed?;
         self.forward = forward;
         let (reaches, statistics) = self.sum.reaches();
         let learns = match fixed_point::verdict(&self.grid, &reaches, statistics) {
@@ -298,7 +303,8 @@ impl Ours {
         let computed = match hands.are_free {
             true => std::thread::scope(|scope| {
                 let beside = scope.spawn(exchange);
-                let computed = compute();
+                // Whoever waits for its sums would wait for ever.
+                let computed = vital(&mut compute);
                 beside.join().map_err(|_| "the exchange has ended".to_owned())?;
                 computed
             }),
@@ -336,6 +342,7 @@ impl Hands {
                     board.do_chore(chore);
                 }
             };
+            let work = move || vital(work);
             let thread = std::thread::Builder::new().name(format!("hand-{number}"));
             hands.threads.push(thread.spawn(work).map_err(|error| error.to_string())?);
         }

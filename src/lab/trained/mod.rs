@@ -146,14 +146,10 @@ fn key_of(text: &str) -> &str {
 
 /// Why `KEY=VALUE` would change nothing of what a checkpoint answers; `None` where it may.
 fn idle(text: &str, snapshot: &Snapshot) -> Option<String> {
-    let (key, size) = (key_of(text), snapshot.input[1].to_string());
+    let key = key_of(text);
     match key.split('.').next().unwrap_or(key) {
         _ if key == "model.name" => {
             Some(format!("the model is that of the checkpoint, {}", snapshot.model_name.shown()))
-        }
-        _ if key == "data.image_size" => {
-            let asked = text.split_once('=').map_or("", |(_, value)| value.trim());
-            (asked != size).then(|| format!("the checkpoint looks at pictures of {size} pixels"))
         }
         // With what is not known it is refused as anywhere.
         "train" | "optimizer" | "schedule" | "checkpoint" | "recovery" | "staging" | "memory"
@@ -209,6 +205,12 @@ fn configuration(
         say!("warning: {shown} is another configuration than that of the checkpoint's run");
     }
     let mut config = parse::of_run(&file, set)?;
+    let (size, asked) = (snapshot.input[1], config.data.image_size);
+    if asked as usize != size && set.iter().any(|text| key_of(text) == "data.image_size") {
+        return Err(TrainedError::Usage(format!(
+            "-s data.image_size={asked}: the checkpoint looks at pictures of {size} pixels"
+        )));
+    }
     if config.model.name != snapshot.model_name {
         (config.model.name, config.model.text) = (snapshot.model_name.clone(), None);
     }

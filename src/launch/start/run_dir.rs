@@ -13,7 +13,7 @@ use crate::launch::changes::Changes;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
 use crate::model::catalogue;
-use crate::observe::ledger::{self, LEDGER_FILE};
+use crate::observe::ledger;
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -104,10 +104,6 @@ impl RunDir {
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         };
-        let limits = |c: &Config| {
-            let train = &c.train;
-            (train.epochs, train.steps, train.max_seconds, train.patience)
-        };
         match self.result() {
             Some(result)
                 if result.status == Status::Completed
@@ -116,14 +112,21 @@ impl RunDir {
             {
                 Ok(Found::Completed(Box::new(result)))
             }
-            _ => {
-                self.refuse_plain_sums(&old)?;
-                self.refuse_idle_ranks(config)?;
-                if limits(&old) != limits(config) {
-                    self.refuse_to_be_shorter(&config.train)?;
-                }
-                Ok(Found::Unfinished)
-            }
+            _ => self.may_go_on(&old, config).map(|()| Found::Unfinished),
+        }
+    }
+
+    /// Refuses what a run that goes on cannot be; `config` is as `go_on_with` leaves it.
+    ///
+    /// # Errors
+    /// The run was begun with sums of a kind that is gone, has fewer owners than there would be
+    /// ranks or workers, or is beyond the length that is asked for.
+    pub fn may_go_on(&self, old: &Config, config: &Config) -> Result<(), LaunchError> {
+        self.refuse_plain_sums(old)?;
+        self.refuse_idle_ranks(config)?;
+        match limits(old) == limits(config) {
+            true => Ok(()),
+            false => self.refuse_to_be_shorter(&config.train),
         }
     }
 
@@ -132,11 +135,8 @@ impl RunDir {
         if train.exchange == ExchangeKind::Asynchronous {
             return Ok(());
         }
-        let file = self.join(LEDGER_FILE);
-        let entries = if_there(insist(|| ledger::read(&file)));
-        let entries = entries.map_err(io_error(format!("reading {}", file.shown())))?;
-        let lines = ledger::effective(&entries.unwrap_or_default());
-        let Some(line) = lines.last() else { return Ok(()) };
+        // Of one that cannot be read nothing is known.
+        let Some(line) = ledger::newest(&self.storage) else { return Ok(()) };
         let said = match (train.steps, train.epochs) {
             (Some(most), _) if line.step > most => format!("train.steps = {most}"),
             (_, Some(most)) if line.epoch >= most => format!("train.epochs = {most}"),
@@ -144,7 +144,7 @@ impl RunDir {
         };
         Err(LaunchError::Refused {
             reason: format!(
-                "{said}: {} is at step {}, in epoch {} of its counting from 0: leave it at its \
+                "{said}: by its ledger {} is at step {} of epoch {}, beyond it: leave it at its \
                  length, start anew with --fresh, or name another --run-dir",
                 self.path.shown(),
                 line.step,
@@ -168,7 +168,7 @@ impl RunDir {
     }
 
     /// Refuses to go on where a run was begun with sums of a kind that is gone.
-    pub fn refuse_plain_sums(&self, old: &Config) -> Result<(), LaunchError> {
+    fn refuse_plain_sums(&self, old: &Config) -> Result<(), LaunchError> {
         if !identity::sums_plainly(old) {
             return Ok(());
         }
@@ -343,6 +343,12 @@ impl RunDir {
 /// Whether there is such a name, links followed.
 fn is_there(path: &Path) -> Result<bool, LaunchError> {
     insist(|| std::fs::exists(path)).map_err(io_error(format!("looking at {}", path.shown())))
+}
+
+/// What ends a run.
+fn limits(config: &Config) -> (Option<u64>, Option<u64>, Option<f64>, Option<u32>) {
+    let train = &config.train;
+    (train.epochs, train.steps, train.max_seconds, train.patience)
 }
 
 /// Whether a run that has completed so is as long as it is asked to be by now. Rounds of the

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::ScheduleKind;
 use crate::observe::account::from_nothing;
-use crate::observe::ledger::{Committed, Entry};
+use crate::observe::ledger::{Committed, Entry, LEDGER_FILE};
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -73,7 +73,10 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
     let synchronous = |steps, epochs| asked(steps, epochs, ExchangeKind::Synchronous);
     assert_eq!((synchronous(Some(8), None), synchronous(None, Some(2))), (Ok(()), Ok(())));
     let said = synchronous(Some(7), Some(9)).unwrap_err();
-    assert!(said.contains("train.steps = 7: ") && said.contains("is at step 8"), "{said}");
+    assert!(
+        said.contains("train.steps = 7: ") && said.contains("is at step 8 of epoch 1"),
+        "{said}"
+    );
     assert!(synchronous(None, Some(1)).unwrap_err().contains("train.epochs = 1: "));
     assert_eq!(asked(Some(7), None, ExchangeKind::Asynchronous), Ok(()), "counts rounds");
 }

@@ -235,6 +235,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use std::sync::RwLock;
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
     use crate::cluster::comm::CommError;
@@ -288,6 +289,7 @@ mod tests {
             rehearsal: Rehearsal::None,
             pause: Pause::default(),
             outage: Outage::new(config.data.patience.0),
+            tries: AtomicU64::default(),
             ahead: Mutex::default(),
             expected: Mutex::default(),
             graph,

@@ -3,7 +3,7 @@
 //! panic in one ends the whole process: never a rank with a dead worker.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -73,6 +73,8 @@ pub struct Shared {
     pub pause: Pause,
     /// While storage does not answer.
     pub outage: Outage,
+    /// How often a step was given up that all compute anew: engines keep nothing of its weights.
+    pub tries: AtomicU64,
     /// Micro-batches that were taken before they were wanted: whoever wants one first gets it.
     pub ahead: Mutex<BTreeMap<(u64, u32), Samples>>,
     /// What micro-batches are expected to take, and took, that nobody has told yet.
@@ -175,8 +177,8 @@ pub struct Worker<E: ?Sized> {
     statistics: Vec<f32>,
     accumulator: Accumulator,
     moments: Moments,
-    /// The committed step whose weights the engine holds, and which.
-    loaded: Option<(u64, Which)>,
+    /// The committed step whose weights the engine holds, which, and since which try.
+    loaded: Option<(u64, Which, u64)>,
     /// Free running: -γ g of the micro-batch at hand.
     change: Vec<f32>,
     /// The micro-batch that it computed first in this step.
@@ -276,9 +278,10 @@ impl<E: Compute + ?Sized> Worker<E> {
 
     /// Forgets the weights of another step than the committed one, whose are to be computed with.
     fn turn_to(&mut self, step: u64, which: Which) {
-        if self.loaded != Some((step, which)) {
+        let wanted = Some((step, which, self.shared.tries.load(Ordering::Relaxed)));
+        if self.loaded != wanted {
             self.engine.renew();
-            self.loaded = Some((step, which));
+            self.loaded = wanted;
         }
     }
 

@@ -204,8 +204,8 @@ impl Exchange for Asynchronous {
         let staged = Progress::from_words(&words.split_off(Totals::WORDS + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(Totals::WORDS));
         let (totals, rank_micros) = (Totals::from_words(&words), Vec::new());
-        let again = None;
-        Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
+        let sums = Sums { totals, owner_batches, rank_micros, counts, staged, ..Sums::default() };
+        Ok(Sums { begun_seconds, ..sums })
     }
 
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {

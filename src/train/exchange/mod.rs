@@ -13,12 +13,13 @@ use crate::observe::ledger::Committed;
 use crate::train::TrainError;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::fixed_point::Grid;
+use crate::train::exchange::anew::Anew;
 use crate::train::state::State;
 use crate::train::state::position::Position;
 use crate::train::state::process::Process;
 use crate::train::state::rank::Rank;
 
+pub mod anew;
 pub mod asynchronous;
 pub mod beside;
 mod received;
@@ -90,26 +91,9 @@ pub struct Sums {
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
     /// They are not the step's: all are to compute it anew.
-    pub again: Option<Again>,
-}
-
-/// Why a step is computed anew, and on which grid.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Again {
-    /// Some value did not fit, so nothing was summed; this one holds all.
-    Larger(Grid),
-    /// Something was infinite or undefined. What a run without failures meets too is there again;
-    /// what a processor or a card did once is not.
-    ToSee(Grid),
-}
-
-impl Again {
-    /// On which.
-    pub fn grid(&self) -> &Grid {
-        match self {
-            Self::Larger(grid) | Self::ToSee(grid) => grid,
-        }
-    }
+    pub again: Option<Anew>,
+    /// They hold something that is not finite, and was another thing in each try.
+    pub wavering: bool,
 }
 
 /// A way for gradients to meet.
@@ -124,7 +108,7 @@ pub trait Exchange {
     fn give_back(&mut self);
     /// After a successful vote on sums that are not the step's (`Sums::again`): everybody computes
     /// it anew. Exchanges whose sums always are, are never told.
-    fn compute_again(&mut self, _again: Again) {}
+    fn compute_again(&mut self, _anew: Anew) {}
     /// The worker threads, for evaluation.
     fn pool(&mut self) -> &mut Pool;
     /// After evaluation: workers go on.

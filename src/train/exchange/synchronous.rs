@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::cluster::comm::{Elements, ReduceOp};
 use crate::config::{Point, Schedule};
@@ -19,9 +20,10 @@ use crate::train::compute::moments::Moments;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::Shared;
+use crate::train::exchange::anew::{self, Anew, Next, Reached, Steadiness};
 use crate::train::exchange::beside::{Beside, Learns};
-use crate::train::exchange::{Again, Context, Exchange, Sums, measure_begin};
-use crate::train::fixed_point::{self, Grid, GridChoice};
+use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
+use crate::train::fixed_point::Grid;
 use crate::train::state::position::Position;
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::{self, Length};
@@ -43,17 +45,17 @@ pub struct Synchronous {
     /// Whether what was reduced last taught the weights something.
     learned: bool,
     /// Why the step under way is computed anew, where it is.
-    again: Option<Again>,
+    again: Option<Anew>,
     /// The grid of the step that follows the one summed last.
     following: Grid,
 }
 
-/// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
+/// What all ranks counted in a step, what becomes of it, and each rank's compute time.
 struct Reduced {
     totals: Totals,
     counts: Counts,
     staged: Progress,
-    verdict: GridChoice,
+    next: Next,
     rank_micros: Vec<u64>,
 }
 
@@ -96,7 +98,7 @@ impl Synchronous {
 
     /// On which the step under way is summed.
     fn grid<'a>(&'a self, position: &'a Position) -> &'a Grid {
-        self.again.as_ref().map_or(&position.grid, Again::grid)
+        self.again.as_ref().map_or(&position.grid, |anew| &anew.grid)
     }
 
     /// Starts this rank's part of the step, or, when it is under way already (a repair came
@@ -167,10 +169,10 @@ impl Synchronous {
         let counts = Counts::from_words(&words.split_off(counted));
         let (totals, reaches) = words.split_at(Totals::WORDS);
         let (statistics, reaches) = reaches.split_last().expect("the statistics' own word");
-        let grid = self.grid(&context.state.position);
-        let verdict = fixed_point::verdict(grid, reaches, *statistics);
+        let reached = Reached { blocks: reaches.to_vec(), statistics: *statistics };
+        let next = anew::next(self.again.as_ref(), self.grid(&context.state.position), reached);
         let totals = Totals::from_words(totals);
-        Ok(Reduced { totals, counts, staged, verdict, rank_micros })
+        Ok(Reduced { totals, counts, staged, next, rank_micros })
     }
 }
 
@@ -189,33 +191,40 @@ impl Exchange for Synchronous {
         self.update.begin(&self.pool.shared.sum, &grid, rate);
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
-        let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
+        let Reduced { mut totals, counts, staged, next, rank_micros } = reduced;
         context.process.at(Point::InUpdate);
-        let was_seen = matches!(self.again, Some(Again::ToSee(_)));
-        self.learned = match verdict {
-            GridChoice::Holds(_) => self.update.finish(&self.pool.board, Learns::IfSound),
-            GridChoice::NotANumber if was_seen => {
-                self.update.finish(&self.pool.board, Learns::Nothing)
-            }
+        let board = &self.pool.board;
+        self.learned = match next {
+            Next::Counts(_) => self.update.finish(board, Learns::IfSound),
+            Next::Zero(_) => self.update.finish(board, Learns::Nothing),
             // Nothing of it is kept.
-            GridChoice::NotANumber | GridChoice::Again(_) => false,
+            Next::Anew(_) => false,
         };
-        let again = match verdict {
-            GridChoice::Holds(following) => {
+        let wavering = next == Next::Zero(Steadiness::Wavering);
+        let again = match next {
+            Next::Counts(following) => {
                 self.following = following;
                 None
             }
-            GridChoice::Again(grid) => Some(Again::Larger(grid)),
-            GridChoice::NotANumber if !was_seen => Some(Again::ToSee(grid)),
-            GridChoice::NotANumber => {
+            Next::Zero(_) => {
                 totals.non_finite = totals.non_finite.max(1);
                 self.following.clone_from(&context.state.position.grid);
                 None
             }
+            Next::Anew(anew) => Some(anew),
         };
         context.process.at(Point::BeforeVote);
         let owner_batches = Vec::new();
-        Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
+        Ok(Sums {
+            totals,
+            owner_batches,
+            rank_micros,
+            counts,
+            staged,
+            begun_seconds,
+            again,
+            wavering,
+        })
     }
 
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {
@@ -246,9 +255,11 @@ impl Exchange for Synchronous {
         }
     }
 
-    fn compute_again(&mut self, again: Again) {
+    fn compute_again(&mut self, anew: Anew) {
         self.update.end(&self.pool.board);
-        self.again = Some(again);
+        // Copies of weights may be what is not as it was.
+        self.pool.shared.tries.fetch_add(1, Ordering::Relaxed);
+        self.again = Some(anew);
         self.under_way = None;
     }
 

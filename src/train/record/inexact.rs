@@ -75,6 +75,19 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     (was_exact && samples > 0).then_some(Kind::Inexact { reason })
 }
 
+/// A step was committed without an update whose gradients were not finite in another way each time
+/// they were computed. What there is to say, once.
+pub fn wavering(position: &mut Position, wavers: bool) -> Option<Kind> {
+    let was_exact = position.exact;
+    position.exact &= !wavers;
+    let reason = format!(
+        "gradients of step {} were not finite, and others each time that it was computed: a \
+         processor, a card or memory is damaged; find it, and go on without it",
+        position.step
+    );
+    (was_exact && wavers).then_some(Kind::Inexact { reason })
+}
+
 /// The epoch of the step before this position has ended. What there is to say where its samples
 /// were others than in the first.
 pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {

@@ -7,7 +7,8 @@ use crate::data::staging::progress::Progress;
 use crate::observe::data_use::Waits;
 use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::{Again, Sums};
+use crate::train::exchange::Sums;
+use crate::train::exchange::anew::Why;
 use crate::train::record::journal::Journal;
 use crate::train::record::reading::{Reading, Took};
 use crate::train::state::rank::{Moment, Rank};
@@ -42,6 +43,8 @@ pub struct Steps {
     staging_told: Option<Duration>,
     staging_over: bool,
     coarse_grid_said: bool,
+    /// Tries of steps that held something infinite or undefined.
+    not_finite: u64,
 }
 
 /// A committed step.
@@ -60,18 +63,22 @@ pub struct Step<'a> {
 }
 
 impl Steps {
-    /// Of another grid once: a run that diverges would say it with every step.
-    pub fn report_again(&mut self, rank: &Rank, journal: &mut Journal, again: &Again) {
+    /// Of another grid once, of what is not finite ever more rarely: a run that diverges would say
+    /// it with every step.
+    pub fn report_anew(&mut self, rank: &Rank, journal: &mut Journal, why: Why) {
         let step = rank.state.position.step + 1;
-        let said = match again {
-            Again::Larger(_) if std::mem::replace(&mut self.coarse_grid_said, true) => None,
-            Again::Larger(_) => Some(Kind::StepAgain { step }),
-            Again::ToSee(_) => Some(Kind::Warning {
-                message: format!(
+        let said = match why {
+            Why::Larger if std::mem::replace(&mut self.coarse_grid_said, true) => None,
+            Why::Larger => Some(Kind::StepAgain { step }),
+            Why::NotFinite => {
+                self.not_finite += 1;
+                let message = format!(
                     "step {step}: gradients are not finite; it is computed once more, to see \
-                     whether they stay so"
-                ),
-            }),
+                     whether they stay so (the {}. time in this attempt)",
+                    self.not_finite
+                );
+                self.not_finite.is_power_of_two().then_some(Kind::Warning { message })
+            }
         };
         if let Some(said) = said.filter(|_| rank.is_writer()) {
             journal.event(rank.place(), said);

@@ -2,6 +2,7 @@
 //! state. It is made beside MPI's own start.
 
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -222,6 +223,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         rehearsal: inline.as_ref().map_or_else(|| rehearsal(around), |_| Rehearsal::None),
         pause: Pause::default(),
         outage: Outage::new(config.data.patience.0),
+        tries: AtomicU64::default(),
         ahead: Mutex::default(),
         expected: Mutex::default(),
     };

@@ -53,9 +53,12 @@ impl Improvement {
         if cause == Cause::End {
             return;
         }
-        if is_better(self.best_of_interval) {
+        // An earlier release kept one for both.
+        let kept = self.best.filter(|_| self.best_of_interval.is_none());
+        let before = self.best_of_interval.or(kept.filter(|_| self.evaluations_since > 0));
+        if is_better(before) {
             (self.best_of_interval, self.evaluations_since) = (Some(new), 0);
-        } else if self.best_of_interval.is_some_and(|best| best.step != new.step) {
+        } else if before.is_some_and(|best| best.step != new.step) {
             self.evaluations_since += 1;
         }
     }

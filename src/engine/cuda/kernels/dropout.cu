@@ -6,8 +6,8 @@ HELPER word mix64(word z)
     return z ^ (z >> 31);
 }
 
-/* to[i] = 0 where word i of the stream is below the limit, else kept; the key is read on the device,
- * so that a captured launch has a new one each time. */
+/* to[i] = 0 where word i of the stream is below the limit, else kept; the key is read on the device:
+ * it came with the pictures. */
 KERNEL dropout_mask(float *to, const word *keys, int at, word limit, float kept, int count)
 {
     EACH_THREAD(t, THREADS) {

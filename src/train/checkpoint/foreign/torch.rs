@@ -143,7 +143,9 @@ fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     let is_usual = |key: Id| {
         pickle.bytes(key).is_some_and(|name| WRAPPERS.iter().any(|usual| usual.as_bytes() == name))
     };
-    let usual: Vec<_> = holding.iter().filter(|(key, _)| is_usual(*key)).collect();
+    let mut usual: Vec<_> = holding.iter().filter(|(key, _)| is_usual(*key)).collect();
+    // One under two names is one.
+    usual.dedup_by_key(|(_, entries)| entries.as_ptr());
     let tensors = |entries: &[(Id, Id)]| {
         entries.iter().filter(|(_, value)| tensor_of(pickle, *value).is_some()).count()
     };
