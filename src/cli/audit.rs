@@ -147,7 +147,7 @@ fn sentences(findings: &Findings) -> String {
         (Some(report), _) => {
             say(format!(
                 "{} steps, {} samples ({} undecodable), {} whole epochs; {} rollbacks, {} steps \
-                 thrown away and done again",
+                 thrown away",
                 report.steps,
                 report.samples,
                 report.skipped,

@@ -254,15 +254,30 @@ fn given(
         })
     };
     let names = |text: &str| match text.trim().parse::<u32>() {
-        Ok(number) => (0..number).map(|class| class.to_string()).collect(),
-        Err(_) => text.split(',').map(|name| name.trim().to_string()).collect(),
+        Ok(number) => Ok((0..number).map(|class| class.to_string()).collect()),
+        Err(_) => named(text),
     };
     Ok(Given {
         model: model.map(str::to_string),
         input: input.map(shape).transpose()?,
-        classes: classes.map(names),
+        classes: classes.map(names).transpose()?,
         width: None,
     })
+}
+
+/// Classes by their names.
+fn named(text: &str) -> Result<Vec<String>, Failure> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
+    let unnamed = names.iter().position(String::is_empty);
+    let twice = (1..names.len()).find(|&at| names[..at].contains(&names[at]));
+    match (unnamed, twice) {
+        (None, None) => Ok(names),
+        (Some(at), _) => Err(Failure::Usage(format!("--classes: class {at} has no name"))),
+        (_, Some(at)) => {
+            let name = names[at].shown();
+            Err(Failure::Usage(format!("--classes: {name} stands twice")))
+        }
+    }
 }
 
 fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failure> {

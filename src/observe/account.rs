@@ -5,6 +5,7 @@ use super::data_use::DataUse;
 use super::event::{Event, Kind};
 use super::ledger::{Entry, lost_steps, zero_updates};
 use super::result::{BadImages, Restart, RunResult, Status, Validation};
+use super::standing::standing;
 
 /// A result that claims nothing.
 pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) -> RunResult {
@@ -54,10 +55,6 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
                 }
                 counted.push((event.step, *seconds));
             }
-            Kind::Evaluation { error, .. } if error.is_finite() => {
-                let best = result.validation.map_or(*error, |v| v.best.min(*error));
-                result.validation = Some(Validation { error: *error, best });
-            }
             Kind::Recovered(record) => result.recoveries.push(record.clone()),
             Kind::Resized(record) => result.resizes.push(record.clone()),
             Kind::Restarted { from, lost, .. } => {
@@ -67,6 +64,14 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
                 result.restarts.push(Restart { attempt, from, step, lost });
             }
             _ => {}
+        }
+    }
+    for event in standing(events) {
+        if let Kind::Evaluation { error, .. } = event.kind
+            && error.is_finite()
+        {
+            let best = result.validation.map_or(error, |v| v.best.min(error));
+            result.validation = Some(Validation { error, best });
         }
     }
     if result.seconds > 0.0 {
@@ -150,6 +155,21 @@ mod tests {
         let (from, lost) = again;
         assert_eq!(result.restarts, vec![Restart { attempt: 1, from, step: 1, lost }]);
         assert_eq!(told(two, &[&before[..], &[step(2, 6.0)]].concat(), &[]).goodput, 2.0 / 8.0);
+    }
+
+    #[test]
+    fn an_evaluation_of_steps_that_were_rolled_back_is_not_the_runs() {
+        let evaluation = |step, error| {
+            let (average_error, loss, samples, seconds) = (None, 1.0, 4, 0.1);
+            event(step, 1.0, Kind::Evaluation { error, average_error, loss, samples, seconds })
+        };
+        let (from, lost_steps, lost, weights) = ("scratch".into(), 2, Vec::new(), None);
+        let restarted = event(0, 5.0, Kind::Restarted { from, lost_steps, lost, weights });
+        let told = [step(2, 1.0), evaluation(2, 0.25), restarted, step(2, 6.0), evaluation(2, 0.5)];
+        let validation = |events: &[Event]| result(Status::JobLost, events, &[]).validation;
+        assert_eq!(validation(&told[..2]).map(|found| found.best), Some(0.25));
+        assert_eq!(validation(&told[..3]), None);
+        assert_eq!(validation(&told).map(|found| (found.error, found.best)), Some((0.5, 0.5)));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod protobuf;
 pub mod refusal;
 pub mod result;
 pub mod spans;
+pub mod standing;
 pub mod storage;
 pub mod tensorboard;
 pub mod threads;

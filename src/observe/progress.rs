@@ -1,5 +1,7 @@
 //! Progress for people: a bar on a terminal, plain lines elsewhere, drawn from events.
 
+mod smoothed;
+
 use std::collections::VecDeque;
 use std::io::Write;
 
@@ -14,11 +16,10 @@ use super::data_use::Waits;
 use super::event::{Event, Kind, Link, MemoryForecast, RecoveryRecord, names_of};
 use super::spans::amount;
 pub use super::spans::{clock, duration};
+use smoothed::Smoothed;
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
 const LINE_SECONDS: f64 = 2.0;
-/// Loss and error are averaged over about this many of the newest samples.
-const SMOOTHING_SAMPLES: f64 = 2000.0;
 /// Speed is taken over this much of the newest past, in seconds.
 const SPEED_SECONDS: f64 = 10.0;
 /// Steps kept for the speed.
@@ -218,6 +219,11 @@ impl BarState {
                 self.remember(event.seconds, *samples, *seconds);
             }
             Kind::Evaluation { error, .. } => self.validation = Some(*error),
+            // What was told of steps that are thrown away is not this run's.
+            Kind::Restarted { .. } if event.step < self.step => {
+                let (steps_total, seconds) = (self.steps_total, self.seconds);
+                *self = Self { steps_total, seconds, step: event.step, ..Self::default() };
+            }
             Kind::Restarted { .. } => self.step = event.step,
             _ => {}
         }
@@ -302,35 +308,6 @@ impl BarState {
             line.push_str(&format!("  {} left", clock(seconds)));
         }
         line
-    }
-}
-
-/// A mean over about the newest [`SMOOTHING_SAMPLES`] samples.
-#[derive(Debug, Default, Clone, Copy)]
-struct Smoothed {
-    sum: f64,
-    weight: f64,
-    /// The newest value was no number: no mean of older ones stands for it.
-    lost: bool,
-}
-
-impl Smoothed {
-    fn add(&mut self, value: f64, samples: u64) {
-        self.lost = !value.is_finite();
-        if self.lost || samples == 0 {
-            return;
-        }
-        let samples = samples as f64;
-        let kept = (-samples / SMOOTHING_SAMPLES).exp();
-        self.sum = self.sum * kept + value * samples;
-        self.weight = self.weight * kept + samples;
-    }
-
-    fn mean(&self) -> Option<f64> {
-        if self.lost {
-            return Some(f64::NAN);
-        }
-        (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 }
 

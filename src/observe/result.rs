@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::data_use::DataUse;
 use super::event::{Event, Kind, Lost, RecoveryRecord, ResizeRecord};
 use super::ledger::{self, Entry};
+use super::standing::standing;
 
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +74,7 @@ impl BadImages {
     pub fn of(events: &[Event], ledger: &[Entry]) -> Self {
         let train = ledger::effective(ledger).iter().map(|line| line.skipped).sum();
         let mut validation = 0;
-        for event in events {
+        for event in standing(events) {
             match &event.kind {
                 Kind::Evaluation { .. } => validation = 0,
                 Kind::BadImages { set, skipped, .. } if set == "validation" => {

@@ -177,7 +177,7 @@ fn a_run_that_diverges_ends_and_says_nan() {
             .output()
             .unwrap();
         let status = String::from_utf8_lossy(&status.stdout).into_owned();
-        assert!(status.contains("loss of the last step NaN"), "{run}: {status}");
+        assert!(status.contains("loss of the newest steps NaN"), "{run}: {status}");
     }
 }
 

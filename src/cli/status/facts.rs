@@ -15,6 +15,7 @@ use crate::observe::event::{Event, Kind, name_of, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
 use crate::observe::result::{RunResult, Status};
+use crate::observe::standing::standing;
 use crate::observe::storage::FileSystem;
 
 use super::reading::Reading;
@@ -90,7 +91,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
     let ago = ago(events);
     let state = state_of(&members, events, result.as_ref());
-    let recoveries = episodes(events);
+    let (recoveries, standing) = (episodes(events), standing(events));
     Ok(Report {
         run: folder.shown(),
         state,
@@ -107,15 +108,15 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         .unwrap_or(0),
         seconds: last.map_or(0.0, |event| event.seconds),
         last_event_seconds_ago: ago,
-        loss: newest(events, |kind| match kind {
+        loss: of_newest(&standing, |kind| match kind {
             Kind::Step { loss, .. } => Some(*loss),
             _ => None,
         }),
-        validation_error: newest(events, |kind| match kind {
+        validation_error: of_newest(&standing, |kind| match kind {
             Kind::Evaluation { error, .. } => Some(*error),
             _ => None,
         }),
-        learning_rate: newest(events, |kind| match kind {
+        learning_rate: of_newest(&standing, |kind| match kind {
             Kind::Step { learning_rate, .. } => Some(*learning_rate),
             _ => None,
         }),
@@ -219,12 +220,17 @@ fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T>
     events.iter().rev().find_map(|event| wanted(&event.kind))
 }
 
-/// Images and steps a second over the last reports of steps.
+fn of_newest<T>(events: &[&Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
+    events.iter().rev().find_map(|event| wanted(&event.kind))
+}
+
+/// Images and steps a second over the last reports of steps, of the newest attempt.
 fn speed(events: &[Event]) -> Option<(f64, f64)> {
     const REPORTS: usize = 50;
     let steps: Vec<(f64, u64, u64, f64)> = events
         .iter()
         .rev()
+        .take_while(|event| !matches!(event.kind, Kind::RunStart { .. }))
         .filter_map(|event| match event.kind {
             Kind::Step { samples, seconds, .. } => {
                 Some((event.seconds, event.step, samples, seconds))
@@ -275,7 +281,7 @@ pub(super) fn lines(report: &Report) -> String {
         report.generation
     ));
     let mut figures = Vec::new();
-    figures.extend(report.loss.map(|loss| format!("loss of the last step {loss:.4}")));
+    figures.extend(report.loss.map(|loss| format!("loss of the newest steps {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
     figures.extend(report.learning_rate.map(|rate| format!("learning rate {}", rate_of(rate))));
     figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));

@@ -202,7 +202,7 @@ fn figures(report: &Report, limit: Option<f64>) -> Vec<String> {
         None => format!("step {}", report.step),
     }];
     figures.push(format!("epoch {}", report.epoch));
-    figures.extend(report.loss.map(|loss| format!("loss of the last step {loss:.4}")));
+    figures.extend(report.loss.map(|loss| format!("loss of the newest steps {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
     figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
     figures.extend(

@@ -122,9 +122,9 @@ impl Subset {
     fn classes_without(&self, share: Share, split: Split) -> Option<String> {
         let mut samples = vec![0u64; self.classes().len()];
         (0..self.len()).for_each(|id| samples[self.label(id) as usize] += 1);
-        let empty: Vec<&str> = (self.classes().iter().zip(samples))
+        let empty: Vec<String> = (self.classes().iter().zip(samples))
             .filter(|(_, samples)| *samples == 0)
-            .map(|(name, _)| name.as_str())
+            .map(|(name, _)| name.shown())
             .collect();
         let more = if empty.len() > NAMED_MAX { ", ..." } else { "" };
         let named = empty[..empty.len().min(NAMED_MAX)].join(", ");

@@ -358,8 +358,8 @@ pub fn throughput_of_one_run(study: &Study) -> Option<Figure> {
     let drawings: Vec<String> = drawn.collect();
     let checkpoints = if any { " Diamonds on the axis: checkpoints." } else { "" };
     let caption = format!(
-        "<b>Images a second</b> of the time that steps took, repairs within them included; means \
-         over {SLICES} slices.{checkpoints}"
+        "<b>Images a second</b> of the time that steps took, without repairs and tries that were \
+         done again; means over {SLICES} slices.{checkpoints}"
     );
     (!drawings.is_empty()).then_some(Figure { drawings, caption, key: Vec::new() })
 }

@@ -6,6 +6,7 @@ use super::Run;
 use super::axis::{Axis, Ruler};
 use super::statistics::DataPoint;
 use crate::observe::event::{Event, Kind};
+use crate::observe::standing::standing;
 
 /// What `value` says of events, against a run's axis. What a rollback threw away has no place among
 /// epochs and steps; in time it has.
@@ -22,6 +23,15 @@ pub fn measured(run: &Run, ruler: &Ruler, value: impl Fn(&Kind) -> Option<f64>) 
         points.push(point);
     }
     in_order(points)
+}
+
+/// Validation errors that stand, over the seconds of the run.
+pub fn standing_errors(run: &Run) -> Vec<DataPoint> {
+    let error = |event: &&Event| {
+        let error = validation_error(&event.kind).filter(|error| error.is_finite())?;
+        Some((event.seconds, error))
+    };
+    in_order(standing(&run.events).iter().filter_map(error).collect())
 }
 
 /// Validation error, a fraction.

@@ -1,7 +1,6 @@
 //! A run and an arm in figures: errors, lost steps, goodput, recoveries, and whether the run has
 //! the calm run's bits. Pure; the table of `report.html`, of `results.json` and of the terminal.
 
-use super::axis::Ruler;
 use super::compare::{Bits, compare};
 use super::episodes::{Episode, episodes};
 use super::series;
@@ -106,7 +105,7 @@ pub fn summarise(study: &Study) -> Vec<RunSummary> {
 
 fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
     let events = &run.events;
-    let errors = series::measured(run, &Ruler::over_time(run), series::validation_error);
+    let errors = series::standing_errors(run);
     let least = minimum(&errors, f64::INFINITY);
     let result = run.result.as_ref();
     let recoveries = episodes(events);

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Study;
-use super::axis::Ruler;
 use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::groups::Difference;
@@ -153,7 +152,7 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
 /// Seconds until a run's validation error was first no more than a level.
 fn caught_up(study: &Study, arm: &str, seed: u64, level: f64) -> Option<f64> {
     let run = study.runs_of(arm).find(|run| run.seed == seed)?;
-    let errors = series::measured(run, &Ruler::over_time(run), series::validation_error);
+    let errors = series::standing_errors(run);
     errors.into_iter().find(|point| point.1 <= level).map(|point| point.0)
 }
 

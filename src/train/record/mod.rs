@@ -150,8 +150,9 @@ impl Record {
     pub fn report_rest(&mut self, rank: &mut Rank) {
         self.repairs.report_rest(rank, &mut self.journal);
         if rank.is_writer() {
-            let skipped = rank.state.position.skipped_in_epoch;
-            steps::report_bad_images(rank, &mut self.journal, skipped);
+            let position = &rank.state.position;
+            let of = position.cursor % rank.plan.samples_per_epoch.max(1);
+            steps::report_bad_images(rank, &mut self.journal, position.skipped_in_epoch, of);
         }
     }
 

@@ -165,7 +165,7 @@ impl Steps {
         journal.event(rank.place(), event);
         if step.ends_epoch {
             journal.event(rank.place(), Kind::Epoch { epoch });
-            report_bad_images(rank, journal, step.epoch_skipped);
+            report_bad_images(rank, journal, step.epoch_skipped, rank.plan.samples_per_epoch);
         }
     }
 }
@@ -188,11 +188,11 @@ fn waits(rank: &Rank, sums: &Sums, seconds: f64) -> Waits {
     sums.counts.waits(workers, seconds, busy)
 }
 
-/// How many samples of the epoch at hand were skipped, where some were.
-pub fn report_bad_images(rank: &Rank, journal: &mut Journal, skipped: u64) {
+/// How many of so many samples of the epoch at hand were skipped, where some were.
+pub fn report_bad_images(rank: &Rank, journal: &mut Journal, skipped: u64, of: u64) {
     if skipped > 0 {
         let set = Split::Train.name().to_string();
-        let bad = Kind::BadImages { set, skipped, of: rank.plan.samples_per_epoch };
+        let bad = Kind::BadImages { set, skipped, of };
         journal.event(rank.place(), bad);
     }
 }

@@ -1,0 +1,71 @@
+//! What stands of what a run told: a rollback throws steps away, and with them what was told of
+//! them, evaluations too.
+
+use super::event::{Event, Kind};
+
+/// Steps, evaluations and bad images that stand, in the order in which they were told: of what was
+/// done again the newest.
+pub fn standing(events: &[Event]) -> Vec<&Event> {
+    let mut kept: Vec<&Event> = Vec::new();
+    for event in events {
+        // What is newer than this has not happened, as far as is known by now.
+        let (last, stays) = match event.kind {
+            Kind::Step { .. } => (event.step.saturating_sub(1), true),
+            Kind::Evaluation { .. } | Kind::BadImages { .. } => (event.step, true),
+            Kind::RunStart { .. } | Kind::Restarted { .. } => (event.step, false),
+            _ => continue,
+        };
+        while kept.last().is_some_and(|kept| kept.step > last) {
+            kept.pop();
+        }
+        let is_again = |kept: &&Event| {
+            kept.step == event.step
+                && std::mem::discriminant(&kept.kind) == std::mem::discriminant(&event.kind)
+        };
+        if matches!(event.kind, Kind::Evaluation { .. }) && kept.last().is_some_and(is_again) {
+            kept.pop();
+        }
+        kept.extend(Some(event).filter(|_| stays));
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rollback_threw_away_stands_no_more() {
+        let event = |step, kind| Event {
+            v: 1,
+            time: 0.0,
+            seconds: 0.0,
+            attempt: 1,
+            generation: 0,
+            step,
+            rank: 0,
+            kind,
+        };
+        let step = |step| {
+            let (epoch, samples) = (0, 1);
+            let (loss, error, learning_rate, seconds) = (0.0, 0.0, 0.0, 0.0);
+            event(step, Kind::Step { epoch, loss, error, samples, learning_rate, seconds })
+        };
+        let evaluation = |step, error| {
+            let (average_error, loss, samples, seconds) = (None, 0.0, 1, 0.0);
+            event(step, Kind::Evaluation { error, average_error, loss, samples, seconds })
+        };
+        let restarted = |step| {
+            let (from, lost_steps, lost, weights) = ("scratch".into(), 0, Vec::new(), None);
+            event(step, Kind::Restarted { from, lost_steps, lost, weights })
+        };
+        let told = [step(3), step(5), evaluation(5, 0.5), evaluation(5, 0.5), restarted(4)];
+        let steps = |events: &[Event]| standing(events).iter().map(|e| e.step).collect::<Vec<_>>();
+        assert_eq!(steps(&told[..4]), [3, 5, 5]);
+        assert_eq!(steps(&told), [3]);
+        // Gone back to without a word: told again.
+        let again = [&told[..4], &[step(5), evaluation(5, 0.4)]].concat();
+        assert_eq!(steps(&again), [3, 5, 5]);
+        assert_eq!(steps(&[&told[..], &[restarted(0)]].concat()), [0; 0]);
+    }
+}
