@@ -142,7 +142,7 @@ fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<()
     let said = |error: LaunchError| refused(error.to_string());
     let run = RunDir::at(run_dir).map_err(said)?;
     if let Some(old) = run.go_on_with(config, owners).map_err(said)? {
-        return run.may_go_on(&old, config).map_err(said);
+        return run.go_on(&old, config).map(drop).map_err(said);
     }
     let no_card = device::settle(config, None);
     no_card.iter().filter(|_| is_first()).for_each(|remark| say!("warning: {remark}"));

@@ -211,6 +211,8 @@ impl BarState {
             }
             Kind::Data { waits, .. } => self.waits = *waits,
             Kind::Step { epoch, loss, error, samples, seconds, learning_rate } => {
+                // Where a repair went back there is no other word of it.
+                self.go_back_to(event.step.saturating_sub(1));
                 self.step = event.step;
                 self.learning_rate = Some(*learning_rate);
                 self.epoch = *epoch;
@@ -219,13 +221,19 @@ impl BarState {
                 self.remember(event.seconds, *samples, *seconds);
             }
             Kind::Evaluation { error, .. } => self.validation = Some(*error),
-            // What was told of steps that are thrown away is not this run's.
-            Kind::Restarted { .. } if event.step < self.step => {
-                let (steps_total, seconds) = (self.steps_total, self.seconds);
-                *self = Self { steps_total, seconds, step: event.step, ..Self::default() };
+            Kind::Restarted { .. } => {
+                self.go_back_to(event.step);
+                self.step = event.step;
             }
-            Kind::Restarted { .. } => self.step = event.step,
             _ => {}
+        }
+    }
+
+    /// What was told of later steps is thrown away with them.
+    fn go_back_to(&mut self, step: u64) {
+        if step < self.step {
+            let (steps_total, seconds, epoch) = (self.steps_total, self.seconds, self.epoch);
+            *self = Self { steps_total, seconds, epoch, step, ..Self::default() };
         }
     }
 

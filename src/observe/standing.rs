@@ -20,10 +20,12 @@ pub fn standing(events: &[Event]) -> Vec<&Event> {
         }
         let is_again = |kept: &&Event| {
             kept.step == event.step
-                && std::mem::discriminant(&kept.kind) == std::mem::discriminant(&event.kind)
+                && matches!(kept.kind, Kind::Evaluation { .. } | Kind::BadImages { .. })
         };
-        if matches!(event.kind, Kind::Evaluation { .. }) && kept.last().is_some_and(is_again) {
-            kept.pop();
+        if matches!(event.kind, Kind::Evaluation { .. }) {
+            while kept.last().is_some_and(is_again) {
+                kept.pop();
+            }
         }
         kept.extend(Some(event).filter(|_| stays));
     }
@@ -62,6 +64,12 @@ mod tests {
         let told = [step(3), step(5), evaluation(5, 0.5), evaluation(5, 0.5), restarted(4)];
         let steps = |events: &[Event]| standing(events).iter().map(|e| e.step).collect::<Vec<_>>();
         assert_eq!(steps(&told[..4]), [3, 5, 5]);
+        let bad = || {
+            let (set, skipped, of) = ("validation".into(), 1, 4);
+            event(5, Kind::BadImages { set, skipped, of })
+        };
+        let twice = [step(5), evaluation(5, 0.5), bad(), evaluation(5, 0.5), bad()];
+        assert_eq!(standing(&twice).len(), 3, "the newest evaluation, with what it skipped");
         assert_eq!(steps(&told), [3]);
         // Gone back to without a word: told again.
         let again = [&told[..4], &[step(5), evaluation(5, 0.4)]].concat();

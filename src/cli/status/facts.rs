@@ -224,13 +224,14 @@ fn of_newest<T>(events: &[&Event], wanted: impl Fn(&Kind) -> Option<T>) -> Optio
     events.iter().rev().find_map(|event| wanted(&event.kind))
 }
 
-/// Images and steps a second over the last reports of steps, of the newest attempt.
+/// Images and steps a second over the last reports of steps that stand, of the newest attempt.
 fn speed(events: &[Event]) -> Option<(f64, f64)> {
     const REPORTS: usize = 50;
-    let steps: Vec<(f64, u64, u64, f64)> = events
+    let is_start = |event: &Event| matches!(event.kind, Kind::RunStart { .. });
+    let start = events.iter().rposition(is_start).unwrap_or(0);
+    let steps: Vec<(f64, u64, u64, f64)> = standing(&events[start..])
         .iter()
         .rev()
-        .take_while(|event| !matches!(event.kind, Kind::RunStart { .. }))
         .filter_map(|event| match event.kind {
             Kind::Step { samples, seconds, .. } => {
                 Some((event.seconds, event.step, samples, seconds))

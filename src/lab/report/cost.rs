@@ -2,9 +2,8 @@
 //! error above that of the first arm that met the same failures, seed by seed, beside what the time
 //! it lost and the slope of that arm's curve predict. Pure.
 
-use super::axis::Ruler;
 use super::markup::Table;
-use super::series::{failures, measured, validation_error};
+use super::series::{failures, standing_errors};
 use super::statistics::{DataPoint, Estimate, estimate, line};
 use super::summary::RunSummary;
 use super::svg::escape;
@@ -97,7 +96,7 @@ fn cost_of<'a>(
 
 /// Of the validation error over the end of the time, a second.
 fn slope(run: &Run, total_seconds: f64) -> Option<f64> {
-    let errors = measured(run, &Ruler::over_time(run), validation_error);
+    let errors = standing_errors(run);
     let from = total_seconds * (1.0 - SLOPE_OVER);
     let late: Vec<DataPoint> = errors.into_iter().filter(|point| point.0 >= from).collect();
     line(&late).map(|line| line.slope)

@@ -104,30 +104,31 @@ impl RunDir {
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         };
+        self.go_on(&old, config)
+    }
+
+    /// Whether a run is complete or goes on; `config` is as `go_on_with` leaves it.
+    ///
+    /// # Errors
+    /// It would go on, and was begun with sums of a kind that is gone, has fewer owners than there
+    /// would be ranks or workers, or is beyond the length that is asked for.
+    pub fn go_on(&self, old: &Config, config: &Config) -> Result<Found, LaunchError> {
+        let same = limits(old) == limits(config);
         match self.result() {
             Some(result)
                 if result.status == Status::Completed
-                    && (limits(&old) == limits(config)
-                        || is_long_enough(&result, &config.train)) =>
+                    && (same || is_long_enough(&result, &config.train)) =>
             {
-                Ok(Found::Completed(Box::new(result)))
+                return Ok(Found::Completed(Box::new(result)));
             }
-            _ => self.may_go_on(&old, config).map(|()| Found::Unfinished),
+            _ => {}
         }
-    }
-
-    /// Refuses what a run that goes on cannot be; `config` is as `go_on_with` leaves it.
-    ///
-    /// # Errors
-    /// The run was begun with sums of a kind that is gone, has fewer owners than there would be
-    /// ranks or workers, or is beyond the length that is asked for.
-    pub fn may_go_on(&self, old: &Config, config: &Config) -> Result<(), LaunchError> {
         self.refuse_plain_sums(old)?;
         self.refuse_idle_ranks(config)?;
-        match limits(old) == limits(config) {
-            true => Ok(()),
-            false => self.refuse_to_be_shorter(&config.train),
+        if !same {
+            self.refuse_to_be_shorter(&config.train)?;
         }
+        Ok(Found::Unfinished)
     }
 
     /// Refuses to end before where the run is: what it holds is no run of that length.
@@ -144,8 +145,8 @@ impl RunDir {
         };
         Err(LaunchError::Refused {
             reason: format!(
-                "{said}: by its ledger {} is at step {} of epoch {}, beyond it: leave it at its \
-                 length, start anew with --fresh, or name another --run-dir",
+                "{said}: by its ledger {} is at step {}, in epoch {} (from 0), beyond it: leave \
+                 it at its length, start anew with --fresh, or name another --run-dir",
                 self.path.shown(),
                 line.step,
                 line.epoch

@@ -74,7 +74,7 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
     assert_eq!((synchronous(Some(8), None), synchronous(None, Some(2))), (Ok(()), Ok(())));
     let said = synchronous(Some(7), Some(9)).unwrap_err();
     assert!(
-        said.contains("train.steps = 7: ") && said.contains("is at step 8 of epoch 1"),
+        said.contains("train.steps = 7: ") && said.contains("is at step 8, in epoch 1"),
         "{said}"
     );
     assert!(synchronous(None, Some(1)).unwrap_err().contains("train.epochs = 1: "));

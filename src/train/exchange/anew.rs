@@ -24,9 +24,9 @@ pub struct Anew {
     pub grid: Grid,
     /// Why.
     pub why: Why,
-    /// What the last try reached that held something infinite or undefined. What a run without
-    /// failures meets too is there again; what a processor or a card did once is not.
-    not_finite: Option<Reached>,
+    /// What tries reached that held something infinite or undefined. What a run without failures
+    /// meets too is there again; what a processor or a card did once is not.
+    not_finite: Vec<Reached>,
     /// Before this one.
     tries: u32,
 }
@@ -63,18 +63,19 @@ pub enum Steadiness {
 /// What becomes of a step that was summed on `grid` and reached so much; `before`: why it was
 /// computed anew, if it was.
 pub fn next(before: Option<&Anew>, grid: &Grid, reached: Reached) -> Next {
-    let seen = before.and_then(|before| before.not_finite.clone());
+    let mut seen = before.map_or(Vec::new(), |before| before.not_finite.clone());
     let tries = before.map_or(0, |before| before.tries) + 1;
     match fixed_point::verdict(grid, &reached.blocks, reached.statistics) {
         GridChoice::Holds(following) => Next::Counts(following),
-        GridChoice::NotANumber if seen.as_ref() == Some(&reached) => Next::Zero(Steadiness::Steady),
+        GridChoice::NotANumber if seen.contains(&reached) => Next::Zero(Steadiness::Steady),
         _ if tries >= TRIES_MAX => Next::Zero(Steadiness::Wavering),
         GridChoice::Again(grid) => {
             Next::Anew(Anew { grid, why: Why::Larger, not_finite: seen, tries })
         }
         GridChoice::NotANumber => {
-            let (grid, not_finite) = (grid.clone(), Some(reached));
-            Next::Anew(Anew { grid, why: Why::NotFinite, not_finite, tries })
+            seen.push(reached);
+            let (grid, why, not_finite) = (grid.clone(), Why::NotFinite, seen);
+            Next::Anew(Anew { grid, why, not_finite, tries })
         }
     }
 }
@@ -106,7 +107,7 @@ mod tests {
         let (ended, tries) = tried([bad, good]);
         assert!(matches!(ended, Next::Counts(_)) && tries == 2);
         assert_eq!(tried([bad, bad]), (Next::Zero(Steadiness::Steady), 2));
-        assert_eq!(tried([bad, other, other]), (Next::Zero(Steadiness::Steady), 3));
+        assert_eq!(tried([bad, other, bad]), (Next::Zero(Steadiness::Steady), 3));
         let each_time = (0..100).map(|number| [NOT_A_NUMBER, number]);
         assert_eq!(tried(each_time), (Next::Zero(Steadiness::Wavering), TRIES_MAX as usize));
     }

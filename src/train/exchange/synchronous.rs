@@ -2,7 +2,7 @@
 //! backward still makes the next ones, and the update, beside it (`beside`), is the same
 //! everywhere. Sums are of integers (`fixed_point`), on a grid that the position holds; should a
 //! value not fit, all agree to compute the step again on a coarser one, as they would agree to
-//! commit it; and once more should one be infinite or undefined.
+//! commit it; and again should one be infinite or undefined.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -81,8 +81,8 @@ pub fn wavering(position: &mut Position, wavers: bool) -> Option<Kind> {
     let was_exact = position.exact;
     position.exact &= !wavers;
     let reason = format!(
-        "gradients of step {} were not finite, and others each time that it was computed: a \
-         processor, a card or memory is damaged; find it, and go on without it",
+        "gradients of step {} were not finite or did not fit, and others each time that it was \
+         computed: a processor, a card or memory is damaged; find it, and go on without it",
         position.step
     );
     (was_exact && wavers).then_some(Kind::Inexact { reason })
@@ -127,7 +127,8 @@ pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u6
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {
     let reason = "the state it goes on from has steps that other instructions, another build or \
-                  other samples computed, or errors of other samples";
+                  other samples computed, errors of other samples, or a step of which no two \
+                  tries agreed";
     (!position.exact && exchange == ExchangeKind::Synchronous)
         .then(|| Kind::Inexact { reason: reason.into() })
 }

@@ -73,7 +73,7 @@ impl Steps {
             Why::NotFinite => {
                 self.not_finite += 1;
                 let message = format!(
-                    "step {step}: gradients are not finite; it is computed once more, to see \
+                    "step {step}: gradients are not finite; it is computed again, to see \
                      whether they stay so (the {}. time in this attempt)",
                     self.not_finite
                 );

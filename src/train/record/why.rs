@@ -55,8 +55,9 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
     if position.ending == Some(Ending::Diverged) {
         return format!(
             "the run has diverged: the sums of the newest {ZERO_UPDATES_MAX} steps were not \
-                 finite and changed no weight; lower optimizer.learning_rate or look at the data, \
-                 and start anew with --fresh"
+                 finite and changed no weight; lower optimizer.learning_rate or look at the data \
+                 (where the run says that tries differed: find what is damaged), and start anew \
+                 with --fresh"
         );
     }
     if position.ending == Some(Ending::Renewed) {
