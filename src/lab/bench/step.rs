@@ -337,12 +337,7 @@ impl Hands {
         let mut hands = Self { board: Arc::default(), threads: Vec::new(), are_free };
         for number in 1..threads {
             let board = Arc::clone(&hands.board);
-            let work = move || {
-                while let Some(chore) = board.await_chore() {
-                    board.do_chore(chore);
-                }
-            };
-            let work = move || vital(work);
+            let work = move || vital(|| board.serve());
             let thread = std::thread::Builder::new().name(format!("hand-{number}"));
             hands.threads.push(thread.spawn(work).map_err(|error| error.to_string())?);
         }

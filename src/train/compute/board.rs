@@ -146,7 +146,7 @@ impl Board {
     }
 
     /// Waits for a chore, whatever is being computed; `None` when the pool stops.
-    pub fn await_chore(&self) -> Option<Chore> {
+    fn await_chore(&self) -> Option<Chore> {
         let mut job = self.lock();
         loop {
             if let Some(chore) = job.take_chore() {
@@ -157,6 +157,13 @@ impl Board {
             }
             let waited = self.changed.wait_timeout(job, WAKE_EVERY);
             job = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The life of a hand: chores, until the pool stops.
+    pub fn serve(&self) {
+        while let Some(chore) = self.await_chore() {
+            self.do_chore(chore);
         }
     }
 
@@ -274,11 +281,7 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while let Some(chore) = board.await_chore() {
-                    board.do_chore(chore);
-                }
-            });
+            scope.spawn(|| board.serve());
             board.put_chores((0..3).map(|_| Box::new(chore.clone()) as Chore));
             board.finish_chores();
             assert_eq!(done.load(Ordering::Relaxed), 3);

@@ -55,12 +55,7 @@ impl Pool {
         };
         let hand = |index| {
             let board = Arc::clone(&board);
-            let work = move || {
-                while let Some(chore) = board.await_chore() {
-                    board.do_chore(chore);
-                }
-            };
-            start(format!("hand-{index}"), Box::new(move || vital(work)))
+            start(format!("hand-{index}"), Box::new(move || vital(|| board.serve())))
         };
         let threads = (0..workers).map(worker).collect::<Result<_, _>>()?;
         let hands = (0..hands).map(hand).collect::<Result<_, _>>()?;
