@@ -53,7 +53,7 @@ pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
 pub use update::{Optimizer, OptimizerKind, Schedule, ScheduleKind};
 pub use validation::{Group, Share, Validation};
-pub use warm_up::WarmUp;
+pub use warm_up::{WarmUp, first_step};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

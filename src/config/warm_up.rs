@@ -32,8 +32,8 @@ impl WarmUp {
     /// Steps of a run with so many in all (`None`: nobody knows) and in an epoch.
     pub fn steps(self, total: Option<u64>, steps_per_epoch: u64) -> f64 {
         match self {
-            Self::Share(share) => (share.clamp(0.0, 1.0) * total.unwrap_or(0) as f64).ceil(),
-            Self::Epochs(epochs) => (epochs * steps_per_epoch as f64).ceil(),
+            Self::Share(share) => first_step(share.clamp(0.0, 1.0), total.unwrap_or(0) as f64),
+            Self::Epochs(epochs) => first_step(epochs, steps_per_epoch as f64),
             Self::Steps(steps) => steps as f64,
         }
     }
@@ -42,6 +42,13 @@ impl WarmUp {
     pub fn scales(self) -> bool {
         matches!(self, Self::Share(share) if share > 0.0)
     }
+}
+
+/// The first whole step at or behind a share of so many. Products that should be whole are a little
+/// off: 0.07 of 100 is 7.
+pub fn first_step(share: f64, steps: f64) -> f64 {
+    const OFF: f64 = 1e-12;
+    (share * steps * (1.0 - OFF)).ceil()
 }
 
 impl fmt::Display for WarmUp {
@@ -142,6 +149,12 @@ mod tests {
     #[test]
     fn lengths_are_those_of_the_run_and_shares_grow_with_it() {
         assert_eq!(WarmUp::Share(0.05).steps(Some(101), 7), 6.0);
+        for (percent, total) in [(7_u32, 100), (14, 100), (28, 200), (54, 450_450), (100, 1)] {
+            let share = f64::from(percent) / 100.0;
+            let exact = (percent * total).div_ceil(100);
+            let steps = WarmUp::Share(share).steps(Some(total.into()), 7);
+            assert_eq!(steps, f64::from(exact), "{percent} of {total}");
+        }
         assert_eq!(WarmUp::Share(0.05).steps(None, 7), 0.0);
         for total in [None, Some(1), Some(1000)] {
             assert_eq!(WarmUp::Epochs(2.5).steps(total, 7), 18.0);

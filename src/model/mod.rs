@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 pub mod catalogue;
 pub mod cost;
 pub mod file;
-pub mod half;
 pub mod init;
 pub mod layout;
 pub mod onnx;

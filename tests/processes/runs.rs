@@ -72,20 +72,6 @@ fn the_leader_is_not_special() {
 }
 
 #[test]
-fn two_ranks_at_once_and_a_replacement_again() {
-    let _turn = alone();
-    let kill = plan(&[
-        r#"{kind="kill", rank=1, step=15, phase="in_backward"}"#,
-        r#"{kind="kill", rank=2, step=15, phase="in_backward"}"#,
-        r#"{kind="kill", rank=1, step=30, phase="before_vote"}"#,
-    ]);
-    let (_, result) = completed("two", &[&kill]);
-    assert_eq!(result.state_sha256, calm().state_sha256);
-    let lost: usize = result.recoveries.iter().map(|record| record.lost.len()).sum();
-    assert_eq!((lost, result.lost_steps), (3, 0), "{:?}", result.recoveries);
-}
-
-#[test]
 fn ranks_are_replaced_where_a_step_has_fewer_samples_than_owners() {
     let _turn = alone();
     let few = "train.global_batch=5";

@@ -116,14 +116,6 @@ fn a_killed_rank_is_replaced_by_a_spare() {
 }
 
 #[test]
-fn the_leader_is_replaced_by_a_spare() {
-    let _turn = alone();
-    let kill = plan(&[r#"{kind="kill", who="leader", step=20, phase="after_vote"}"#]);
-    let run = ends_as_the_calm_run("spares-leader", 1, &[&kill]);
-    assert_eq!(run.rungs, ["spare"]);
-}
-
-#[test]
 fn more_deaths_than_spares_take_the_next_rung_for_the_rest() {
     let _turn = alone();
     let kill = plan(&[

@@ -1,6 +1,7 @@
 //! From the bytes of a file to pixels. What a file is, its first bytes say, not its name.
 //! What torchvision sees: EXIF orientation is ignored, but of a TIFF, which Pillow turns while it
-//! reads it. Of several pictures in a file the first counts.
+//! reads it. Of several pictures in a file the first counts. Sixteen bits are scaled to eight,
+//! where Pillow cuts them.
 
 use std::io::Cursor;
 

@@ -184,7 +184,7 @@ pub struct Ours {
     /// Of this step and the next, by turns.
     images: [Arc<Vec<f32>>; 2],
     labels: Vec<u32>,
-    statistics: Vec<f32>,
+    moments: Vec<f64>,
     steps: u64,
     state_bytes: u64,
 }
@@ -234,7 +234,7 @@ impl Ours {
             hands: Hands::new(threads, engine::is_card(device))?,
             images: [images(), images()],
             labels: (0..shape.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
-            statistics: vec![0.0; of_norms],
+            moments: vec![0.0; of_norms],
             steps: 0,
             state_bytes: 4 * (of_weights * 2 + of_norms) as u64,
         })
@@ -286,7 +286,7 @@ impl Ours {
         self.engine.renew();
         self.engine.foresee(next);
         let (sum, hands, failed) = (&self.sum, &self.hands, &AtomicBool::new(false));
-        let Self { engine, accumulator, statistics, update, slots, .. } = self;
+        let Self { engine, accumulator, moments, update, slots, .. } = self;
         let mut forward = None;
         let mut compute = || {
             let weights = &Committed::now(slots);
@@ -294,9 +294,9 @@ impl Ours {
                 forward.get_or_insert_with(|| begun.elapsed());
                 sum.add(offset, part);
             };
-            let outcome = accumulator.train(&mut **engine, samples, 1, weights, statistics, ready);
+            let outcome = accumulator.train(&mut **engine, samples, 1, weights, moments, ready);
             failed.store(outcome.is_err(), Ordering::Relaxed);
-            sum.add_statistics(statistics, samples.targets.labels.len() as u64);
+            sum.add_statistics(moments);
             outcome.map(|_| Instant::now()).map_err(|error| error.to_string())
         };
         let mut exchange = || exchange(sum, update, &hands.board, failed);

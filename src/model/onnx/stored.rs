@@ -1,8 +1,6 @@
 //! The values of a file's tensors. Nothing is taken before the bytes that are there have been
 //! counted against the shape.
 
-use crate::model::half;
-
 use super::error::OnnxError;
 use super::proto::{BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, NUMBERS_MAX, Place, Tensor};
 use super::wire::varint;
@@ -90,7 +88,10 @@ fn as_floats(kind: i64, bytes: &[u8]) -> Vec<f32> {
 }
 
 fn widened(kind: i64, bits: u16) -> f32 {
-    if kind == FLOAT16 { half::from_f16(bits) } else { half::from_bf16(bits) }
+    match kind {
+        FLOAT16 => half::f16::from_bits(bits).to_f32(),
+        _ => half::bf16::from_bits(bits).to_f32(),
+    }
 }
 
 /// In a row each half stands as the whole number that its bits are.

@@ -24,6 +24,7 @@ pub struct Accumulator {
     moments: Moments,
     /// As long as the parameters.
     gradients: Vec<f32>,
+    /// A piece's means and variances.
     statistics: Vec<f32>,
 }
 
@@ -54,7 +55,7 @@ impl Accumulator {
     }
 
     /// `Compute::train` in so many pieces: `ready` is called in the last one, with the sums over
-    /// all, added in the order of the pieces. `statistics` receives the mean over samples of the
+    /// all, added in the order of the pieces. `moments` receives the sums over samples of the
     /// pieces' moments.
     pub fn train(
         &mut self,
@@ -62,25 +63,25 @@ impl Accumulator {
         samples: MicroBatch<'_>,
         number: usize,
         weights: &dyn WeightSource,
-        statistics: &mut [f32],
+        moments: &mut [f64],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
         let MicroBatch { images, targets, key } = samples;
         let count = targets.labels.len();
         let ranges = pieces(count, number);
+        let Self { moments: norms, gradients: kept, statistics } = self;
+        statistics.resize(moments.len(), 0.0);
+        moments.fill(0.0);
         if ranges.len() == 1 {
             let outcome = engine.train(images, targets, key, weights, statistics, ready)?;
-            self.moments.about_running(statistics, count, weights)?;
+            norms.add(statistics, count, weights, moments)?;
             return Ok(outcome);
         }
         let each = images.len() / count;
         let last = ranges.len() - 1;
         let mut total = Outcome::default();
-        self.statistics.clear();
-        self.statistics.resize(statistics.len(), 0.0);
         for (piece, range) in ranges.into_iter().enumerate() {
             let part = &images[range.start * each..range.end * each];
-            let kept = &mut self.gradients;
             let mut add = |offset: usize, gradients: &[f32]| {
                 let end = offset + gradients.len();
                 kept.resize(kept.len().max(end), 0.0);
@@ -96,17 +97,11 @@ impl Accumulator {
             let targets = targets.part(range);
             let outcome =
                 engine.train(part, targets, key_of(key, piece), weights, statistics, &mut add)?;
-            self.moments.about_running(statistics, targets.labels.len(), weights)?;
-            let weight = targets.labels.len() as f32;
-            let sums = self.statistics.iter_mut().zip(statistics.iter());
-            sums.for_each(|(sum, mean)| *sum += weight * mean);
+            norms.add(statistics, targets.labels.len(), weights, moments)?;
             total.loss_sum += outcome.loss_sum;
             total.errors += outcome.errors;
             total.samples += outcome.samples;
         }
-        let samples = count as f32;
-        let means = statistics.iter_mut().zip(&self.statistics);
-        means.for_each(|(mean, sum)| *mean = sum / samples);
         Ok(total)
     }
 }

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use crate::train::fixed_point::{self, BLOCK, Unit};
+use crate::train::compute::moments;
+use crate::train::fixed_point::{BLOCK, Unit};
 
 /// The blocks of a bucket's tensors.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(super) struct Blocks {
 pub(super) enum Words {
     /// Whole multiples of each block's unit, and what its values reach.
     Fixed { sum: Vec<i32>, units: Vec<Unit>, reaches: Vec<u64> },
-    /// Two words a statistic, and how many micro-batches hold one that does not fit.
+    /// `moments::WORDS` words a statistic, and how many micro-batches hold one that is too large.
     Wide { sum: Vec<i64>, misfits: u64 },
 }
 
@@ -30,7 +31,7 @@ pub(super) enum Words {
 pub enum Complete<'a> {
     /// In the units of `GradientSum::blocks`.
     Fixed(&'a [i32]),
-    /// Of batch statistics; `fixed_point::load_statistics` says what they are.
+    /// Of batch statistics; `moments::load` says what they are.
     Wide(&'a [i64]),
 }
 
@@ -55,26 +56,25 @@ impl Words {
         }
     }
 
-    /// Adds a tensor's values; `before`: how many owners' have been added. Statistics count as
-    /// often as `weight` says.
-    pub fn add(&mut self, before: usize, at: (&Blocks, usize), values: &[f32], weight: f32) {
+    /// Adds a tensor's gradients; `before`: how many owners' have been added.
+    pub fn add(&mut self, before: usize, at: (&Blocks, usize), values: &[f32]) {
         let (blocks, tensor) = at;
-        match self {
-            Self::Fixed { sum, units, reaches } => {
-                let add = if before == 0 { Unit::store } else { Unit::add };
-                let parts = blocks.of_tensors[tensor].clone().zip(values.chunks(BLOCK));
-                for (block, part) in parts {
-                    let sum = &mut sum[blocks.ranges[block].clone()];
-                    reaches[block] += add(units[block], sum, part);
-                }
-            }
-            Self::Wide { sum, misfits } => {
-                if before == 0 {
-                    sum.fill(0);
-                }
-                *misfits += fixed_point::add_statistics(sum, values, weight);
-            }
+        let Self::Fixed { sum, units, reaches } = self else { return };
+        let add = if before == 0 { Unit::store } else { Unit::add };
+        let parts = blocks.of_tensors[tensor].clone().zip(values.chunks(BLOCK));
+        for (block, part) in parts {
+            let sum = &mut sum[blocks.ranges[block].clone()];
+            reaches[block] += add(units[block], sum, part);
         }
+    }
+
+    /// Adds sums of moments likewise.
+    pub fn add_statistics(&mut self, before: usize, moments: &[f64]) {
+        let Self::Wide { sum, misfits } = self else { return };
+        if before == 0 {
+            sum.fill(0);
+        }
+        *misfits += moments::add_up(sum, moments);
     }
 }
 

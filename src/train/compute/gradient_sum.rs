@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::model::{Layout, TensorKind};
 
 use crate::train::compute::bucket_sum::{Blocks, Complete, Words};
+use crate::train::compute::moments::WORDS;
 use crate::train::fixed_point::{BLOCK, Grid, Unit};
 
 /// How often whoever waits for a sum asks whether it is still wanted: a death is noticed so soon,
@@ -88,7 +89,7 @@ impl GradientSum {
         if layout.statistics > 0 {
             let range = layout.parameters..layout.parameters + layout.statistics;
             let all = Blocks::whole(blocks, range.len());
-            let sum = Words::Wide { sum: vec![0; 2 * range.len()], misfits: 0 };
+            let sum = Words::Wide { sum: vec![0; WORDS * range.len()], misfits: 0 };
             buckets.push(Bucket::new(sum, range, all));
         }
         tensors.sort_unstable();
@@ -146,15 +147,17 @@ impl GradientSum {
         let found = self.tensors.binary_search_by_key(&offset, |tensor| tensor.0);
         if let Ok(index) = found {
             let (_, bucket, tensor) = self.tensors[index];
-            self.buckets[bucket].add(tensor, gradients, 1.0);
+            self.buckets[bucket].add(tensor, |sum, before, blocks| {
+                sum.add(before, (blocks, tensor), gradients);
+            });
         }
     }
 
-    /// Adds one owner's batch statistics, weighted by its samples.
-    pub fn add_statistics(&self, statistics: &[f32], samples: u64) {
+    /// Adds one owner's sums of moments.
+    pub fn add_statistics(&self, moments: &[f64]) {
         let last = self.buckets.last().filter(|bucket| bucket.range.start == self.parameters);
-        if let Some(bucket) = last.filter(|_| !statistics.is_empty()) {
-            bucket.add(0, statistics, samples as f32);
+        if let Some(bucket) = last.filter(|_| !moments.is_empty()) {
+            bucket.add(0, |sum, before, _| sum.add_statistics(before, moments));
         }
     }
 
@@ -239,10 +242,11 @@ impl Bucket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, tensor: usize, values: &[f32], weight: f32) {
+    /// One owner's values of a tensor, which `add` adds behind those of so many.
+    fn add(&self, tensor: usize, add: impl FnOnce(&mut Words, usize, &Blocks)) {
         let mut state = self.lock();
         let before = state.added[tensor];
-        state.sum.add(before, (&self.blocks, tensor), values, weight);
+        add(&mut state.sum, before, &self.blocks);
         state.added[tensor] += 1;
         state.missing -= 1;
         self.changed.notify_all();
@@ -328,7 +332,7 @@ mod tests {
             for &owner in of {
                 sum.add(0, &owners[owner][..2]);
                 sum.add(2, &owners[owner]);
-                sum.add_statistics(&owners[owner][1..], 8);
+                sum.add_statistics(&[1, 2].map(|at| 8.0 * f64::from(owners[owner][at])));
             }
             assert_eq!(sum.buckets(), 3);
             (0..3).map(|bucket| fixed(&sum, bucket)).collect::<Vec<_>>()

@@ -2,8 +2,8 @@
 //! moments that add up over pieces, owners and ranks, and their sum becomes what one batch of all
 //! samples would have had (the law of total variance: the means lie apart, too).
 //!
-//! The second moment is taken about the running mean, which all have alike: about 0 a variance far
-//! smaller than the mean's square would drown in it.
+//! The second moment is taken about the running mean, which all have alike, and in 64 bits: a
+//! variance far smaller than the square of how far the mean lies from there would drown in it.
 
 use std::ops::Range;
 
@@ -24,6 +24,14 @@ struct Norm {
     area: usize,
     momentum: f32,
 }
+
+/// Values must lie below `2^RANGE_BITS` multiples: 2048 of them sum without a wrap.
+const RANGE_BITS: u32 = 51;
+/// Words of a sum of moments.
+pub const WORDS: usize = 3;
+/// Fractional bits of each: the first holds values below 2^71, each further one what the one before
+/// leaves, to 2^-60. There are few of them, so they may be wide, and need no unit of their own.
+const STATISTIC_BITS: [i32; WORDS] = [-20, 20, 60];
 
 /// Over what a step's statistics were summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,26 +69,30 @@ impl Moments {
         Self { norms: graph.nodes.iter().enumerate().filter_map(norm).collect() }
     }
 
-    /// Makes the mean and (biased) variance of so many samples the moments that add up, weighted
-    /// by samples. `weights`: the state that they were computed with. Of one value a channel there
-    /// are none: zeros.
-    pub fn about_running(
+    /// Adds to `sums` the moments over so many samples, of which `statistics` has mean and
+    /// (biased) variance. `weights`: the state that they were computed with. Of one value a channel
+    /// there are none.
+    ///
+    /// # Errors
+    /// As of `WeightSource::read`.
+    pub fn add(
         &self,
-        statistics: &mut [f32],
+        statistics: &[f32],
         samples: usize,
         weights: &dyn WeightSource,
+        sums: &mut [f64],
     ) -> Result<(), EngineError> {
         for Norm { mean, variance, area, .. } in &self.norms {
             if samples * area <= 1 {
-                statistics[mean.range()].fill(0.0);
-                statistics[variance.clone()].fill(0.0);
                 continue;
             }
             weights.read(mean, &mut |running| {
                 for (channel, running) in running.iter().enumerate() {
-                    let off = f64::from(statistics[mean.offset + channel]) - f64::from(*running);
-                    let second = &mut statistics[variance.start + channel];
-                    *second = (f64::from(*second) + off * off) as f32;
+                    let [first, second] = [mean.offset, variance.start].map(|at| at + channel);
+                    let [now, spread] = [first, second].map(|at| f64::from(statistics[at]));
+                    let off = now - f64::from(*running);
+                    sums[first] += samples as f64 * now;
+                    sums[second] += samples as f64 * (spread + off * off);
                 }
             })?;
         }
@@ -88,7 +100,7 @@ impl Moments {
     }
 
     /// The next running statistics, from the sums of moments.
-    pub fn follow(&self, running: &[f32], sums: &[f32], seen: Seen, next: &mut [f32]) {
+    pub fn follow(&self, running: &[f32], sums: &[f64], seen: Seen, next: &mut [f32]) {
         next.copy_from_slice(running);
         for Norm { mean, variance, area, momentum } in &self.norms {
             let samples = match area {
@@ -98,15 +110,13 @@ impl Moments {
             if samples == 0 {
                 continue;
             }
-            let scale = (1.0 / samples as f64) as f32;
             let correction = bessel(samples as usize * area);
             let moved = |running: f32, now: f32| (1.0 - momentum) * running + momentum * now;
             for (mean, variance) in mean.range().zip(variance.clone()) {
-                let now = sums[mean] * scale;
-                let off = f64::from(now) - f64::from(running[mean]);
-                let second = f64::from(sums[variance] * scale);
+                let [now, second] = [mean, variance].map(|at| sums[at] / samples as f64);
+                let off = now - f64::from(running[mean]);
                 let spread = (second - off * off).max(0.0) * correction;
-                next[mean] = moved(running[mean], now);
+                next[mean] = moved(running[mean], now as f32);
                 next[variance] = moved(running[variance], spread as f32);
             }
         }
@@ -129,8 +139,37 @@ impl Moments {
     }
 }
 
+/// Adds moments to their sums (`sum` holds all first words, then all second ones, and so on). Gives
+/// 1 where one does not fit.
+pub fn add_up(sum: &mut [i64], moments: &[f64]) -> u64 {
+    let mut fits = true;
+    for (at, moment) in moments.iter().enumerate() {
+        let mut rest = *moment;
+        for (word, bits) in STATISTIC_BITS.into_iter().enumerate() {
+            let whole = (rest * 2f64.powi(bits)).round_ties_even();
+            fits &= whole.abs() < 2f64.powi(RANGE_BITS as i32);
+            let sum = &mut sum[word * moments.len() + at];
+            *sum = sum.wrapping_add(whole as i64);
+            rest -= whole * 2f64.powi(-bits);
+        }
+    }
+    u64::from(!fits)
+}
+
+/// What sums of moments are as numbers.
+pub fn load(sum: &[i64]) -> Vec<f64> {
+    let mut moments = vec![0.0; sum.len() / WORDS];
+    for (words, bits) in sum.chunks_exact(moments.len().max(1)).zip(STATISTIC_BITS) {
+        let unit = 2f64.powi(-bits);
+        moments.iter_mut().zip(words).for_each(|(moment, word)| *moment += *word as f64 * unit);
+    }
+    moments
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::config::seed::Stream;
     use crate::engine::Flat;
@@ -164,7 +203,7 @@ mod tests {
         let (mut stream, area) = (Stream::new(&[5, side as u64]), side * side);
         let before: Vec<f32> = [running; CHANNELS].into_iter().chain([2.0; CHANNELS]).collect();
         let weights = Flat { parameters: &[], statistics: &before };
-        let (mut sums, mut all) = (vec![0.0f32; 2 * CHANNELS], vec![Vec::new(); CHANNELS]);
+        let (mut sums, mut all) = (vec![0.0; 2 * CHANNELS], vec![Vec::new(); CHANNELS]);
         for (number, &samples) in parts.iter().enumerate() {
             let mut own = vec![0.0f32; 2 * CHANNELS];
             for channel in 0..CHANNELS {
@@ -176,8 +215,7 @@ mod tests {
                 (own[channel], own[CHANNELS + channel]) = (mean as f32, variance as f32);
                 all[channel].extend(values);
             }
-            moments.about_running(&mut own, samples, &weights).expect("statistics are there");
-            sums.iter_mut().zip(&own).for_each(|(sum, own)| *sum += samples as f32 * own);
+            moments.add(&own, samples, &weights, &mut sums).expect("statistics are there");
         }
         let samples = parts.iter().sum::<usize>() as u64;
         let alone = parts.iter().filter(|&&samples| samples == 1).count() as u64;
@@ -202,12 +240,13 @@ mod tests {
             (1, &[2, 3, 2, 2, 3, 2]),
             (2, &[1, 1, 1, 1, 1, 1, 1, 1]),
         ] {
-            // Far from 0, and far from what was running.
-            for (running, centre) in [(0.0, 0.0), (0.0, 3.0), (1000.0, 1000.0)] {
+            // Far from 0, and far from what was running. An owner's own mean is of 32 bits, and so
+            // is the distance of owners' means from each other.
+            for (running, centre) in [(0.0, 0.0), (0.0, 3.0), (1e3, 1e3), (0.0, 3e3)] {
                 let (given, wanted) = followed(side, parts, running, centre);
                 for (at, (given, wanted)) in given.iter().zip(&wanted).enumerate() {
                     let off = (f64::from(*given) - wanted).abs();
-                    let allowed = 1e-6 * wanted.abs().max(1.0) + 2e-4 * f64::from(running) / 1e3;
+                    let allowed = 1e-6 * wanted.abs().max(1.0) + 1e-7 * centre;
                     assert!(off <= allowed, "{side} {parts:?} {running} {at}: {given}, {wanted}");
                 }
             }
@@ -244,5 +283,41 @@ mod tests {
         let mut own: Vec<f32> = [1.0; CHANNELS].into_iter().chain([3.0; CHANNELS]).collect();
         Moments::of(&graph, &layout, &[]).towards(&mut own, 2, &[7.0; 2 * CHANNELS]);
         assert_eq!(own, [1.0, 1.0, 1.0, 24.0 / 7.0, 24.0 / 7.0, 24.0 / 7.0]);
+    }
+
+    #[test]
+    fn moments_fit_up_to_two_to_the_seventy_first_and_nothing_else_does() {
+        let fits = |moment: f64| add_up(&mut [0; WORDS], &[moment]) == 0;
+        assert!([0.0, 1e-30, 3e9, 1e21, -1e21].into_iter().all(fits));
+        let beyond = [2f64.powi(71), f64::INFINITY, f64::NAN];
+        assert!(!beyond.into_iter().any(fits));
+        assert!(load(&[]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn statistics_have_the_same_bits_for_any_grouping_and_order(
+            values in proptest::collection::vec((-1e6f64..1e6, -40i32..40), 2..20),
+            cut in 0usize..20,
+        ) {
+            let values: Vec<f64> = values.iter().map(|(x, d)| x * 2f64.powi(-d)).collect();
+            let sum_of = |part: &mut dyn Iterator<Item = &f64>| {
+                let mut sum = vec![0; WORDS];
+                for value in part {
+                    assert_eq!(add_up(&mut sum, &[*value]), 0);
+                }
+                sum
+            };
+            let whole = sum_of(&mut values.iter());
+            let cut = cut.min(values.len());
+            let (left, right) = values.split_at(cut);
+            let mut parts = sum_of(&mut right.iter().rev());
+            parts.iter_mut().zip(sum_of(&mut left.iter())).for_each(|(a, b)| *a += b);
+            prop_assert_eq!(&whole, &parts);
+            let read = load(&whole)[0];
+            let largest = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+            let exact: f64 = values.iter().sum();
+            prop_assert!((read - exact).abs() <= largest * 1e-14 + 1e-16, "{read} {exact}");
+        }
     }
 }

@@ -177,6 +177,8 @@ pub struct Worker<E: ?Sized> {
     statistics: Vec<f32>,
     accumulator: Accumulator,
     moments: Moments,
+    /// A micro-batch's.
+    sums: Vec<f64>,
     /// The committed step whose weights the engine holds, which, and since which try.
     loaded: Option<(u64, Which, u64)>,
     /// Free running: -γ g of the micro-batch at hand.
@@ -210,11 +212,23 @@ impl<E: Compute + ?Sized> Worker<E> {
     pub fn new(shared: Arc<Shared>, mut engine: Box<E>) -> Self {
         let standing = Arc::new(Mutex::new(Standing::default()));
         engine.watch(struck(&shared.injector, &standing));
-        let statistics = vec![0.0; shared.layout.statistics];
+        let (statistics, sums) =
+            (vec![0.0; shared.layout.statistics], vec![0.0; shared.layout.statistics]);
         let (loaded, change, first) = (None, Vec::new(), None);
         let moments = Moments::of(&shared.graph, &shared.layout, &shared.frozen);
         let accumulator = Accumulator::new(moments.clone());
-        Self { shared, engine, statistics, accumulator, moments, loaded, change, first, standing }
+        Self {
+            shared,
+            engine,
+            statistics,
+            accumulator,
+            moments,
+            sums,
+            loaded,
+            change,
+            first,
+            standing,
+        }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -385,15 +399,15 @@ impl<E: Compute + ?Sized> Worker<E> {
         };
         let weights = Committed::now(&shared.slots);
         self.turn_to(weights.step(), Which::Trained);
-        let Self { engine, statistics, accumulator, .. } = self;
+        let Self { engine, sums, accumulator, .. } = self;
         let (images, targets) = (&samples.images[..], shared.targets(batch));
         let (given, pieces) = (MicroBatch { images, targets, key }, shared.accumulate);
         let outcome =
-            accumulator.train(&mut **engine, given, pieces, &weights, statistics, &mut ready)?;
+            accumulator.train(&mut **engine, given, pieces, &weights, sums, &mut ready)?;
         self.let_go(&weights);
         shared.loader.give_back(samples.used());
         totals.add_outcome(&outcome);
-        shared.sum.add_statistics(&self.statistics, outcome.samples);
+        shared.sum.add_statistics(&self.sums);
         Ok(())
     }
 

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_once_counts_and_what_stays_so_is_a_step_without_an_update() {
-        let [good, bad, other] = [[1 << 20, 1 << 20], [NOT_A_NUMBER, 7], [8, NOT_A_NUMBER]];
+        let [good, bad, other] = [[1 << 26, 1 << 26], [NOT_A_NUMBER, 7], [8, NOT_A_NUMBER]];
         let (ended, tries) = tried([bad, good]);
         assert!(matches!(ended, Next::Counts(_)) && tries == 2);
         assert_eq!(tried([bad, bad]), (Next::Zero(Steadiness::Steady), 2));

@@ -6,15 +6,14 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use crate::cluster::comm::Elements;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::gradient_sum::GradientSum;
-use crate::train::compute::moments::Seen;
-use crate::train::fixed_point;
+use crate::train::compute::moments::{self, Seen};
 
 /// Memory for all ranks' sums of one step.
 #[derive(Debug)]
 pub struct Received {
     /// Of every bucket of gradients, in their order; what was counted is behind the first one's.
     buckets: Vec<RwLock<Vec<i32>>>,
-    /// Two words a statistic.
+    /// `moments::WORDS` words a statistic.
     statistics: RwLock<Vec<i64>>,
 }
 
@@ -24,7 +23,7 @@ impl Received {
         let words = (0..sum.buckets()).filter_map(|bucket| sum.integers(bucket));
         Self {
             buckets: words.map(|words| RwLock::new(vec![0; words])).collect(),
-            statistics: RwLock::new(vec![0; 2 * statistics]),
+            statistics: RwLock::new(vec![0; moments::WORDS * statistics]),
         }
     }
 
@@ -67,11 +66,9 @@ impl Received {
         Seen { samples: counted(2), alone: counted(1) }
     }
 
-    /// All ranks' batch statistics, as numbers.
-    pub fn statistics(&self) -> Vec<f32> {
+    /// All ranks' sums of moments, as numbers.
+    pub fn statistics(&self) -> Vec<f64> {
         let sum = self.statistics.read().unwrap_or_else(PoisonError::into_inner);
-        let mut statistics = vec![0.0; sum.len() / 2];
-        fixed_point::load_statistics(&sum, &mut statistics);
-        statistics
+        moments::load(&sum)
     }
 }

@@ -232,7 +232,7 @@ impl Optimizer {
         &self,
         current: &SlotView<'_>,
         next: &mut SlotMut<'_>,
-        statistics: &[f32],
+        statistics: &[f64],
         moments: &Moments,
         seen: Seen,
     ) -> bool {

@@ -2,7 +2,7 @@
 //! needs no state for it. Only additions, multiplications and divisions are used: the C library's
 //! cosine differs in the last bit between processors, and ranks must never differ.
 
-use crate::config::{Schedule, ScheduleKind, WarmUp};
+use crate::config::{Schedule, ScheduleKind, WarmUp, first_step};
 
 /// A run's length, as far as a rate follows it.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,8 @@ pub fn learning_rate(schedule: &Schedule, base: f64, step: u64, length: Length) 
     match schedule.kind {
         ScheduleKind::Constant | ScheduleKind::OneCycle => base,
         ScheduleKind::Step => {
-            let passed = schedule.milestones.iter().filter(|&&at| step >= at * total_steps);
+            let is_passed = |at: &&f64| step >= first_step(**at, total_steps);
+            let passed = schedule.milestones.iter().filter(is_passed);
             passed.fold(base, |rate, _| rate * schedule.factor)
         }
         ScheduleKind::Cosine => base * half_cosine((step - warm_up_steps) / rest_steps),
@@ -78,8 +79,10 @@ fn one_cycle(step: f64, rising: f64, total_steps: f64) -> f64 {
     if step < peak {
         return between(CYCLE_FIRST, 1.0, step / peak);
     }
-    let peak = peak.max(0.0);
-    between(1.0, CYCLE_LAST, (step - peak) / (last - peak).max(1.0))
+    let falling = last - peak.max(0.0);
+    // Nothing falls where the rise ends with the run.
+    let share = if falling > 0.0 { (step - peak.max(0.0)) / falling } else { 0.0 };
+    between(1.0, CYCLE_LAST, share)
 }
 
 /// `(1 + cos(pi x)) / 2` for x in 0..=1, to 1e-12, from operations that IEEE 754 fixes.
@@ -179,6 +182,20 @@ mod tests {
         let at = |n| rate(&step, 1.0, n, Some(100));
         assert_eq!((at(0), at(49), at(50), at(74)), (1.0, 1.0, 0.1, 0.1));
         assert!((at(75) - 0.01).abs() < 1e-15);
+        // Whose products are a little more than whole.
+        let milestones = vec![0.07, 0.55];
+        let odd = Schedule { milestones, ..schedule(ScheduleKind::Step, 0.0) };
+        let at = |n| rate(&odd, 1.0, n, Some(100));
+        assert_eq!((at(6), at(7), at(54)), (1.0, 0.1, 0.1));
+        assert!((at(55) - 0.01).abs() < 1e-15);
+    }
+
+    #[test]
+    fn one_cycle_comes_down_however_late_it_begins_to() {
+        for (rising, total) in [(0.3, 100), (0.95, 10), (0.98, 20), (0.0, 5)] {
+            let rate = rate(&schedule(ScheduleKind::OneCycle, rising), 1.0, total - 1, Some(total));
+            assert!((rate - CYCLE_LAST).abs() < 1e-12, "{rising} of {total}: {rate}");
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Optimizer {
         gradients: &Gradients<'_>,
         seen: Seen,
         learning_rate: f64,
-        (statistics, moments): (&[f32], &Moments),
+        (statistics, moments): (&[f64], &Moments),
     ) -> bool {
         let nothing = seen.samples == 0;
         let sound = nothing || {

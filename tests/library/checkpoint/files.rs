@@ -19,7 +19,7 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
     for step in from..to {
         let gradient = |i: u64| ((i * 31 + step * 17) % 97) as f32 - 48.0;
         let gradients: Vec<f32> = (0..PARAMETERS as u64).map(gradient).collect();
-        let sums = vec![step as f32; STATISTICS];
+        let sums = vec![step as f64; STATISTICS];
         let (current, mut next) = slots.begin();
         let gradients = Gradients::numbers_of_all(&gradients);
         let seen = Seen { samples: 96, alone: 0 };

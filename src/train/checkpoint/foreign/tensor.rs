@@ -1,7 +1,5 @@
 //! One tensor of a foreign file: where its elements lie, and how they become f32.
 
-use crate::model::half;
-
 /// What an element is. Little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Element {
@@ -166,8 +164,8 @@ impl<'a> Tensor<'a> {
     fn value(&self, bytes: &[u8]) -> Option<f32> {
         Some(match self.element {
             Element::F32 => f32::from_le_bytes(bytes.try_into().ok()?),
-            Element::F16 => half::from_f16(u16::from_le_bytes(bytes.try_into().ok()?)),
-            Element::Bf16 => half::from_bf16(u16::from_le_bytes(bytes.try_into().ok()?)),
+            Element::F16 => half::f16::from_le_bytes(bytes.try_into().ok()?).to_f32(),
+            Element::Bf16 => half::bf16::from_le_bytes(bytes.try_into().ok()?).to_f32(),
             Element::F64 => f64::from_le_bytes(bytes.try_into().ok()?) as f32,
             Element::Other(_) => return None,
         })
