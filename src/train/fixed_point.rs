@@ -160,6 +160,14 @@ impl Grid {
         self.0.is_empty()
     }
 
+    /// Whether a block's values grew beyond what its unit, which followed them, holds.
+    pub fn is_outgrown(&self, reaches: &[u64]) -> bool {
+        let outgrown = |(block, &reach): (usize, &u64)| {
+            matches!(self.found(block), Found::Following(_)) && reach > REACH_HELD
+        };
+        reaches.iter().enumerate().any(outgrown)
+    }
+
     fn map(&self, reaches: &[u64], next: impl Fn(Found, u64) -> Found) -> Self {
         let blocks = reaches.iter().enumerate();
         Self(blocks.map(|(block, &reach)| next(self.found(block), reach)).collect())
@@ -323,6 +331,9 @@ mod tests {
         let GridChoice::Holds(next) = verdict(&grid, &reaches(&grid, &fits), 0) else { panic!() };
         assert_eq!(next, of([-27, -21]));
         let grown = [vec![0.5, -0.7], vec![3e5, 1.0]];
+        assert!(grid.is_outgrown(&reaches(&grid, &grown)));
+        let begun = Grid::default();
+        assert!(!begun.is_outgrown(&reaches(&begun, &grown)) && !grid.is_outgrown(&[0, 1]));
         let GridChoice::Again(next) = verdict(&grid, &reaches(&grid, &grown), 0) else { panic!() };
         assert_eq!(next, of([-27, -9]));
         let again = verdict(&next, &reaches(&next, &grown), 0);

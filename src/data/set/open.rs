@@ -300,6 +300,10 @@ fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError
             "{reason}: data.train is not set, so pictures are made there; name a set of your own, \
              or set KINTSUGI_DATA_DIR to a folder that can be written"
         )),
+        DataError::Set(reason) => DataError::Set(format!(
+            "{reason}: data.train is not set, so one is made, of data.image_size, \
+             data.synthetic_samples and data.synthetic_classes"
+        )),
         other => other,
     });
     if let Some(written) = made? {

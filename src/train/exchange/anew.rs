@@ -34,7 +34,9 @@ pub struct Anew {
 /// Why a step is computed anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Some value did not fit.
+    /// What has its first values was summed too coarsely, or did not fit.
+    First,
+    /// Some value grew beyond what fits.
     Larger,
     /// Something was infinite or undefined.
     NotFinite,
@@ -69,8 +71,9 @@ pub fn next(before: Option<&Anew>, grid: &Grid, reached: Reached) -> Next {
         GridChoice::Holds(following) => Next::Counts(following),
         GridChoice::NotANumber if seen.contains(&reached) => Next::Zero(Steadiness::Steady),
         _ if tries >= TRIES_MAX => Next::Zero(Steadiness::Wavering),
-        GridChoice::Again(grid) => {
-            Next::Anew(Anew { grid, why: Why::Larger, not_finite: seen, tries })
+        GridChoice::Again(next) => {
+            let why = if grid.is_outgrown(&reached.blocks) { Why::Larger } else { Why::First };
+            Next::Anew(Anew { grid: next, why, not_finite: seen, tries })
         }
         GridChoice::NotANumber => {
             seen.push(reached);

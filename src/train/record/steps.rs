@@ -63,11 +63,12 @@ pub struct Step<'a> {
 }
 
 impl Steps {
-    /// Of another grid once, of what is not finite ever more rarely: a run that diverges would say
-    /// it with every step.
+    /// Of a larger grid once, of what is not finite ever more rarely: a run that diverges would say
+    /// it with every step. That first values are summed again is nothing to tell: most runs do it.
     pub fn report_anew(&mut self, rank: &Rank, journal: &mut Journal, why: Why) {
         let step = rank.state.position.step + 1;
         let said = match why {
+            Why::First => None,
             Why::Larger if std::mem::replace(&mut self.coarse_grid_said, true) => None,
             Why::Larger => Some(Kind::StepAgain { step }),
             Why::NotFinite => {
