@@ -17,6 +17,7 @@ use crate::launch::start::claim::{self, Claimed, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening;
 use crate::launch::start::run_dir::{Owners, RunDir};
+use crate::launch::stops::Stops;
 use crate::launch::{LaunchError, supervisor};
 use crate::observe::console::{self, print_line, say, tell};
 use crate::observe::event::name_of;
@@ -112,9 +113,12 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
     let beside = note_of_length(args, &job);
-    match claim::claim(&mut job, owners, past(args), &fix, &mut |text| say!("{text}"))? {
+    // Before the run is ours: who takes it over asks by a signal.
+    let mut stops = Stops::listen()?;
+    let mut tell = |text: &str| say!("{text}");
+    match claim::claim(&mut job, owners, past(args), &fix, &mut stops, &mut tell)? {
         Claimed::Completed(result) => {
-            if let Err(error) = claim::clear_slots(&job) {
+            if let Err(error) = claim::clear_slots(&job, &mut stops) {
                 say!(
                     "warning: what the run left in memory on other nodes stays there ({error}); \
                      `kintsugi doctor --clear` on each clears it"
@@ -126,7 +130,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         }
         Claimed::Ours(lock, before) => {
             remarks.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
-            let result = supervise(&job, lock, &before, limits)?;
+            let result = supervise(&job, lock, &before, limits, stops)?;
             print_end(&result, &job.run, args.json);
             Ok(result.status)
         }
@@ -215,6 +219,7 @@ fn supervise(
     lock: RunLock,
     before: &Before,
     limits: Limits,
+    stops: Stops,
 ) -> Result<RunResult, LaunchError> {
     opening::lines(job, limits).iter().for_each(|line| say!("{line}"));
     let scarce = opening::scarce(job);
@@ -222,7 +227,7 @@ fn supervise(
     let mut tensorboard =
         (job.config.observe.tensorboard).then(|| Tensorboard::new(job.run.path()).after_the_past());
     let mut metrics = Metrics::new(job.run.path());
-    let result = supervisor::supervise(job, lock, before, &scarce, &mut |event| {
+    let result = supervisor::supervise(job, lock, before, &scarce, stops, &mut |event| {
         progress.on(event);
         metrics.on(event);
         if let Some(tensorboard) = &mut tensorboard {

@@ -4,8 +4,8 @@
 //! `changes` what tells a configuration from a run's · `start` from a configuration to a job ·
 //! `attempt` one start of mpirun, and its line · `traces` what an attempt leaves on a machine, and
 //! who sees to its end · `ending` what follows from how it ended · `supervisor` the loop over
-//! attempts · `nodes` several nodes · `machine` what this one gives · `limits` every time-out and
-//! their order.
+//! attempts · `stops` who asks for its end · `nodes` several nodes · `machine` what this one gives
+//! · `limits` every time-out and their order.
 
 use std::path::PathBuf;
 
@@ -24,6 +24,7 @@ pub mod limits;
 pub mod machine;
 pub mod nodes;
 pub mod start;
+pub mod stops;
 pub mod supervisor;
 pub mod traces;
 
@@ -109,8 +110,8 @@ pub enum LaunchError {
         /// What they are.
         changes: Changes,
     },
-    /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over;
-    /// or its folder is elsewhere: 2.
+    /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over,
+    /// or where this one was asked to stop before; or its folder is elsewhere: 2.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A file or process of the supervisor itself: exit code 2 where starting again cannot help.
@@ -132,7 +133,7 @@ impl LaunchError {
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
             Self::Planted { .. } | Self::NotARun { .. } => 2,
             Self::OtherVersion { .. } | Self::Changed { .. } => 2,
-            Self::Lock(LockError::Superseded { .. }) => 85,
+            Self::Lock(LockError::Superseded { .. } | LockError::Stopped) => 85,
             Self::Lock(LockError::Moved { .. }) => 2,
             Self::Lock(LockError::Held { .. }) => 75,
             Self::Lock(LockError::Io { source, .. }) | Self::Io { source, .. } => {

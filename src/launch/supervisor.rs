@@ -5,8 +5,6 @@
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::Signal;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 
 use crate::config::Shown;
 use crate::data::tiers::supply;
@@ -20,6 +18,7 @@ use super::ending::verdict::{self, Ending, History, Next};
 use super::nodes::ClusterNodes;
 use super::nodes::connections::Loss;
 use super::start::job::Job;
+use super::stops::Stops;
 use super::traces::{folders, janitor};
 use super::{LaunchError, io_error};
 
@@ -55,16 +54,15 @@ pub fn supervise(
     lock: RunLock,
     before: &Before,
     scarce: &[String],
+    mut stops: Stops,
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
     scaling::forget(&job.run);
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
     let mut stopped = false;
     let nodes = job.nodes.clone().map(|nodes| {
         let mut stop = || {
-            stopped |= signals.pending().next().is_some();
+            stopped |= stops.look();
             stopped
         };
         ClusterNodes::assemble(nodes, job.mission(), &mut stop)
@@ -75,7 +73,7 @@ pub fn supervise(
         scarce,
         lock,
         record: Record::of(job, show),
-        signals,
+        stops,
         restarting: false,
         nodes,
         left_out: Vec::new(),
@@ -116,7 +114,7 @@ struct Supervisor<'a> {
     scarce: &'a [String],
     lock: RunLock,
     record: Record<'a>,
-    signals: Signals,
+    stops: Stops,
     /// An attempt of this launch has ended.
     restarting: bool,
     /// The agents of several nodes.
@@ -213,6 +211,7 @@ impl Supervisor<'_> {
             self.tell_losses();
             self.scaling.placed(self.nodes.as_mut(), &mut self.record, plan.ranks);
         }
+        self.stopped |= self.stops.look();
         if self.stopped {
             let reason = "asked to stop before the ranks were started".to_owned();
             return Ok(Tried::Not(Status::Interrupted, reason));
@@ -228,8 +227,12 @@ impl Supervisor<'_> {
         // mpirun ends ranks in order: where none is left, nothing is waited for.
         let is_deserted = matches!(ending, Ok(Ending::Deserted(_)));
         let hurried = ending.is_err() || told.is_some() || is_deserted;
-        let signals = &mut self.signals;
-        attempt.close(&mut || hurried || signals.pending().next().is_some())?;
+        let (stops, stopped) = (&mut self.stops, &mut self.stopped);
+        attempt.close(&mut || {
+            // Heard here, it is heard nowhere else.
+            *stopped |= stops.look();
+            hurried || *stopped
+        })?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.record.follow();
         self.record.hear_ranks();
@@ -313,7 +316,7 @@ impl Supervisor<'_> {
             if let Some(how) = attempt.poll()? {
                 return Ok(Ending::Exited(how));
             }
-            if self.signals.pending().next().is_some() {
+            if self.stops.look() {
                 return self.stop(attempt);
             }
             if let Some(why) = self.lost_node() {
@@ -401,7 +404,7 @@ impl Supervisor<'_> {
                 }
                 asked = Some(Instant::now());
             }
-            if self.signals.pending().next().is_some() {
+            if self.stops.look() {
                 break;
             }
             self.record.follow();

@@ -39,6 +39,9 @@ pub enum LockError {
         /// The attempt in force.
         attempt: u32,
     },
+    /// Who waited for it was asked to stop.
+    #[error("asked to stop before the ranks were started")]
+    Stopped,
     /// The name of the run's folder, or of its lock, is another's or nobody's.
     #[error(
         "{} was moved, removed or replaced under the run (its lock is not there any more): put it \
@@ -160,17 +163,18 @@ impl Drop for RunLock {
 
 impl RunLock {
     /// Takes the run. A launch that holds it is asked to stop, as by Ctrl-C, and given `patience`
-    /// to write its checkpoint; then its attempt is cut off and it is killed.
+    /// to write its checkpoint; then its attempt is cut off and it is killed. `stop` ends the wait.
     pub fn take(
         run_dir: &Path,
         patience: Duration,
+        stop: &mut dyn FnMut() -> bool,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, LockError> {
         let path = run_dir.join("lock");
         let failed = |what: &str| io_error(format!("{what} {}", path.shown()));
         let file = open(&path).map_err(failed("opening"))?;
-        if !locked_within(&file, Duration::ZERO).map_err(failed("locking"))? {
-            end_holder(&file, run_dir, patience, say)?;
+        if os::lock_file(&file).map_err(failed("locking"))? != os::Lock::Taken {
+            end_holder(&file, run_dir, patience, stop, say)?;
         }
         // A torn or foreign lock must not stop a run for ever: attempts start again at 1.
         let before = match read(&file) {
@@ -226,11 +230,21 @@ impl RunLock {
     }
 }
 
-fn locked_within(file: &File, wait: Duration) -> io::Result<bool> {
+fn locked_within(
+    file: &File,
+    run_dir: &Path,
+    wait: Duration,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<bool, LockError> {
     let end = Instant::now() + wait;
     loop {
-        if os::lock_file(file)? == os::Lock::Taken {
+        let locked = os::lock_file(file);
+        let locked = locked.map_err(io_error(format!("locking {}", run_dir.shown())))?;
+        if locked == os::Lock::Taken {
             return Ok(true);
+        }
+        if stop() {
+            return Err(LockError::Stopped);
         }
         if Instant::now() >= end {
             return Ok(false);
@@ -252,9 +266,9 @@ fn end_holder(
     file: &File,
     run_dir: &Path,
     patience: Duration,
+    stop: &mut dyn FnMut() -> bool,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), LockError> {
-    let failed = || io_error(format!("locking {}", run_dir.shown()));
     let holder = read(file).ok().flatten().unwrap_or_default();
     let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
     say(&format!(
@@ -266,21 +280,21 @@ fn end_holder(
     if ours {
         // It may have ended meanwhile: the lock tells.
         let _ = os::kill(holder.supervisor, Signal::Terminate);
-        if locked_within(file, patience).map_err(failed())? {
+        if locked_within(file, run_dir, patience, stop)? {
             return Ok(());
         }
     }
     // From here on nothing that the old attempt publishes counts.
     let last = read(file).ok().flatten().unwrap_or(holder);
     let raised = Holder { attempt: last.attempt + 1, ..last.clone() };
-    write(file, &raised).map_err(failed())?;
+    write(file, &raised).map_err(io_error(format!("writing {}", run_dir.shown())))?;
     if ours {
         say("it does not stop: its processes are killed");
         let _ = os::kill_group(last.mpirun, Signal::Kill);
         let _ = os::kill(last.supervisor, Signal::Kill);
     }
     let wait = if ours { KILLED_WAIT_MAX } else { patience };
-    match locked_within(file, wait).map_err(failed())? {
+    match locked_within(file, run_dir, wait, stop)? {
         true => Ok(()),
         false => {
             Err(LockError::Held { path: run_dir.to_owned(), pid: last.supervisor, host: last.host })
@@ -293,7 +307,7 @@ mod tests {
     use super::*;
 
     fn take(run_dir: &Path) -> Result<RunLock, LockError> {
-        RunLock::take(run_dir, Duration::ZERO, &mut |_| {})
+        RunLock::take(run_dir, Duration::ZERO, &mut || false, &mut |_| {})
     }
 
     #[test]
@@ -318,6 +332,17 @@ mod tests {
         assert!(matches!(lock.check(), Err(LockError::Superseded { attempt: 2 })));
         assert!(lock.raise().is_err());
         assert_eq!(current_attempt(run.path()), Some(2));
+    }
+
+    #[test]
+    fn who_is_asked_to_stop_waits_for_the_run_no_longer() {
+        let run = tempfile::tempdir().unwrap();
+        let mut lock = take(run.path()).unwrap();
+        lock.held.host = "elsewhere".into();
+        lock.store().unwrap();
+        let long = Duration::from_secs(3600);
+        let waited = RunLock::take(run.path(), long, &mut || true, &mut |_| {});
+        assert!(matches!(waited, Err(LockError::Stopped)));
     }
 
     #[test]

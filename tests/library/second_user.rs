@@ -181,7 +181,7 @@ fn a_team_s_second_member_locks_a_run_that_the_group_may_write() {
     let file = run.path().join("lock");
     std::fs::write(&file, "").unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o664)).unwrap();
-    drop(RunLock::take(run.path(), std::time::Duration::ZERO, &mut |_| {}).unwrap());
+    drop(RunLock::take(run.path(), std::time::Duration::ZERO, &mut || false, &mut |_| {}).unwrap());
     assert_eq!(mode(&file), 0o660);
     stranger.does(&format!("exec 9<>{} && flock -n 9", file.display()));
 }
@@ -195,7 +195,7 @@ fn nobody_else_locks_a_run() {
     // One that others could read is closed to them.
     std::fs::write(&file, "").unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
-    let lock = || RunLock::take(run.path(), std::time::Duration::ZERO, &mut |_| {});
+    let lock = || RunLock::take(run.path(), std::time::Duration::ZERO, &mut || false, &mut |_| {});
     let held = lock().unwrap();
     assert!(!stranger.tries(&format!("exec 9<{}", file.display())).status.success());
     drop(held);

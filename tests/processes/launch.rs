@@ -359,6 +359,27 @@ fn ctrl_c_lets_the_ranks_write_their_checkpoint() {
 }
 
 #[test]
+fn who_is_asked_to_stop_while_another_launch_holds_the_run_ends_and_says_so() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let first = lab.launch("polite", &[]);
+    lab.wait_up(1);
+    first.signal(Signal::Interrupt);
+    assert_eq!(first.code(), Some(85), "{}", lab.text());
+    let lock = std::fs::File::options().write(true).open(lab.run().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let holder = r#"{"attempt":1,"supervisor":1,"mpirun":0,"host":"elsewhere"}"#;
+    std::os::unix::fs::FileExt::write_all_at(&lock, format!("{holder:<255}\n").as_bytes(), 0)
+        .unwrap();
+    let second = lab.launch("crash", &[]);
+    assert!(wait_for(|| lab.text().contains("holds")));
+    second.signal(Signal::Terminate);
+    assert_eq!(second.code(), Some(85), "{}", lab.text());
+    assert!(lab.text().contains("asked to stop before the ranks were started"), "{}", lab.text());
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
 fn ranks_that_ignore_every_signal_are_ended_in_bounded_time() {
     let _turn = beside_its_like();
     let lab = Lab::new();

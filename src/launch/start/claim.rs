@@ -6,6 +6,7 @@ use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Model, Shown, Validation};
 use crate::launch::LaunchError;
 use crate::launch::nodes::ClusterNodes;
+use crate::launch::stops::Stops;
 use crate::observe::result::RunResult;
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
@@ -32,7 +33,7 @@ pub enum Claimed {
 }
 
 /// Takes the run's folder for this launch. `fix` names the model and the weights that a run begins
-/// with; `say` tells what is waited for.
+/// with; `say` tells what is waited for, and `stops` end the wait.
 ///
 /// # Errors
 /// The folder is somebody else's, another configuration's, or cannot be written.
@@ -41,6 +42,7 @@ pub fn claim(
     owners: Owners,
     past: Past,
     fix: &dyn Fn(&mut Model) -> Result<(), String>,
+    stops: &mut Stops,
     mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
     if let Found::Completed(result) = look(job, owners, past, fix)? {
@@ -51,7 +53,7 @@ pub fn claim(
     let mut before = None;
     if is_moved_aside(run, past) {
         // Moved only once nobody writes to it any more.
-        let _old = RunLock::take(run.path(), patience, &mut say)?;
+        let _old = RunLock::take(run.path(), patience, &mut || stops.look(), &mut say)?;
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
@@ -68,7 +70,7 @@ pub fn claim(
         None => run.before(None)?,
     };
     run.create()?;
-    let lock = RunLock::take(run.path(), patience, &mut say)?;
+    let lock = RunLock::take(run.path(), patience, &mut || stops.look(), &mut say)?;
     // The launch that held it may have completed the run meanwhile.
     if let Found::Completed(result) = run.inspect(config, owners)? {
         return Ok(Claimed::Completed(result));
@@ -134,14 +136,15 @@ pub fn there_is_data(config: &Config) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// What a complete run left in memory goes: here, and on nodes that were lost and are back.
+/// What a complete run left in memory goes: here, and on nodes that were lost and are back. `stops`
+/// end the wait for those.
 ///
 /// # Errors
 /// Other nodes cannot be reached.
-pub fn clear_slots(job: &Job) -> std::io::Result<()> {
+pub fn clear_slots(job: &Job, stops: &mut Stops) -> std::io::Result<()> {
     job.slots().clear();
     if let Some(nodes) = job.nodes.clone() {
-        ClusterNodes::assemble(nodes, job.mission(), &mut || false)?.clear_slots();
+        ClusterNodes::assemble(nodes, job.mission(), &mut || stops.look())?.clear_slots();
     }
     Ok(())
 }

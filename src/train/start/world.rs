@@ -96,7 +96,8 @@ pub(super) fn attempt_of(around: &Surroundings, comm: &dyn Membership) -> Result
     match around.arguments.attempt {
         Some(attempt) => Ok(attempt),
         None if comm.rank() == 0 => {
-            let taken = RunLock::take(&around.arguments.run_dir, LOCK_PATIENCE, &mut |line| {
+            let run_dir = &around.arguments.run_dir;
+            let taken = RunLock::take(run_dir, LOCK_PATIENCE, &mut || false, &mut |line| {
                 tracing::warn!("{line}");
             });
             let raised = taken.and_then(|mut lock| {
