@@ -93,14 +93,18 @@ run_as_job() { # run_as_job SIGNAL COMMAND...
   # CONT is not trapped: SLURM sends it along with USR1, which then is sometimes lost.
   trap 'ask USR1' USR1
   trap 'ask TERM' TERM
+  # Of these this script would die, and the job with it, before the ranks have written a checkpoint.
+  trap 'ask HUP' HUP
+  trap 'ask INT' INT
+  trap 'ask QUIT' QUIT
   if [ ${#before[@]} -gt 0 ]; then
     run "${before[@]}"
     log "staging ahead ended with $code"
   fi
   run "$@"
   log "kintsugi ended with $code${asked:+, asked to stop by $asked}"
-  # Cancelled or preempted: SLURM itself decides what comes next.
-  [ "$asked" != TERM ] || exit "$code"
+  # Cancelled or preempted: SLURM itself decides what comes next; of the others, whoever sent them.
+  [ -z "$asked" ] || [ "$asked" = USR1 ] || exit "$code"
   case $(decide "$code" "$asked") in
   finish) exit 0 ;;
   again) requeue "$code" ;;

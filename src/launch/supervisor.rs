@@ -386,6 +386,9 @@ impl Supervisor<'_> {
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
+        if self.stops.orphaned() {
+            self.record.warn("what started this launch has ended, and SLURM's job with it");
+        }
         self.record.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
         let job = self.job.name(self.record.attempt);
         if let (Some(_), None) = (&self.nodes, &self.job.runtime) {

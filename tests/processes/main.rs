@@ -13,6 +13,7 @@ mod changed;
 mod chaos;
 mod cuda;
 mod data_set;
+mod fake_ranks;
 mod folders;
 mod forms;
 mod full_disk;

@@ -16,6 +16,7 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::processors::machine::Machine;
+use crate::launch::stops::Starter;
 use crate::observe::console::say;
 
 /// For so long a run stays where it is. Processors differ (on a shared machine by several per cent,
@@ -175,26 +176,27 @@ pub fn in_order(
 }
 
 /// What the user asks while runs are made; each of them hears it.
-pub struct Requests(Mutex<(Signals, Vec<Signal>)>);
+pub struct Requests(Mutex<(Signals, Starter, Vec<Signal>)>);
 
 impl Requests {
-    /// From now on Ctrl-C and SIGTERM are requests.
+    /// From now on Ctrl-C, SIGTERM and the end of a job's script are requests.
     ///
     /// # Errors
     /// The kernel's.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self(Mutex::new((Signals::new([SIGINT, SIGTERM])?, Vec::new()))))
+        Ok(Self(Mutex::new((Signals::new([SIGINT, SIGTERM])?, Starter::in_job(), Vec::new()))))
     }
 
     /// All so far, in their order.
     pub fn heard(&self) -> Vec<Signal> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (signals, heard) = &mut *held;
+        let (signals, starter, heard) = &mut *held;
         let passed_on = |signal| match signal {
             SIGTERM => Signal::Terminate,
             _ => Signal::Interrupt,
         };
         heard.extend(signals.pending().map(passed_on));
+        heard.extend(starter.has_ended().then_some(Signal::Terminate));
         heard.clone()
     }
 }
