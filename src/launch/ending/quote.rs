@@ -32,7 +32,7 @@ fn of(text: &str) -> Vec<String> {
     let lines = telling(text);
     let first = first_lines(&lines);
     let last = lines.len().saturating_sub(LAST_LINES).max(first);
-    let cut = |line: &&str| line.chars().take(LINE_CHARACTERS_MAX).collect::<String>();
+    let cut = |line: &String| line.chars().take(LINE_CHARACTERS_MAX).collect::<String>();
     let mut quoted: Vec<String> = lines[..first].iter().map(cut).collect();
     if last > first {
         quoted.push(format!("... {} lines ...", last - first));
@@ -41,12 +41,15 @@ fn of(text: &str) -> Vec<String> {
     quoted
 }
 
-/// Without empty lines, and without what stands there already: each rank says it.
-fn telling(text: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = Vec::new();
-    for line in text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()) {
+/// Without empty lines, and without what stands there already: each rank says it. What a terminal
+/// or a reader of logs would take for an order (NUL, ESC) is left out.
+fn telling(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let mut line: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
+        line.truncate(line.trim_end().len());
         let again = lines.iter().rev().take(BOX_LINES_MAX).any(|before| *before == line);
-        if is_edge(line) || !again {
+        if !line.is_empty() && (is_edge(&line) || !again) {
             lines.push(line);
         }
     }
@@ -59,7 +62,7 @@ fn is_edge(line: &str) -> bool {
 }
 
 /// How many lines from the beginning are quoted: a box that begins among them is whole.
-fn first_lines(lines: &[&str]) -> usize {
+fn first_lines(lines: &[String]) -> usize {
     let first = lines.len().min(FIRST_LINES);
     let edges = lines[..first].iter().filter(|line| is_edge(line)).count();
     if edges % 2 == 0 {
@@ -95,6 +98,12 @@ mod tests {
         assert_eq!(quoted[quoted.len() - 1], "line 99");
         let unending = format!("{EDGE}\n{text}");
         assert!(of(&unending).len() <= BOX_LINES_MAX + 2 + LAST_LINES, "a box without an end");
+    }
+
+    #[test]
+    fn a_quotation_is_plain_text() {
+        let text = "\0\n \0\x1b\nno\0 \x1b[31mroom\t!\r\n\0";
+        assert_eq!(of(text), ["no [31mroom\t!"]);
     }
 
     #[test]
