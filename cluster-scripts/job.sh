@@ -28,9 +28,14 @@ decide() { # decide CODE ASKED_TO_STOP
   esac
 }
 
+whole() { # whole NAME VALUE
+  [[ $2 =~ ^(0|[1-9][0-9]*)$ ]] || stop 2 "$1=$2 is no whole number: write, for example, $1=1"
+}
+
 # Sets $ranks where RANKS does not: the tasks of all nodes but the spare ones.
 set_ranks() { # set_ranks SPARE_NODES
   local nodes=${SLURM_JOB_NUM_NODES:-1} per_node=${SLURM_NTASKS_PER_NODE:-}
+  whole SPARE_NODES "$1"
   [ "$1" -lt "$nodes" ] || stop 2 "SPARE_NODES=$1 of $nodes nodes: none is left to compute"
   ranks=${RANKS:-}
   [ -z "$ranks" ] || return 0
