@@ -14,6 +14,8 @@ use kintsugi_ffi::os;
 use super::connections::{self, Loss, Node, Presence, Shared};
 use super::message::{self, Order, Report};
 use super::placement::Standing;
+use crate::config::Shown;
+use crate::launch::ending::quote;
 
 /// How long agents may take to report after srun was started.
 pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
@@ -22,6 +24,8 @@ pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
 const ANSWER_MAX: Duration = Duration::from_secs(18);
 /// How long agents may take to end in order.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// The last lines of srun's that tell why it ended: the cause, and what became of the task.
+const WORDS_OF_SRUN: usize = 2;
 /// How often a wait looks again.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -85,10 +89,14 @@ impl Fleet {
         Ok((self.port, beats, self.shared.key.clone()))
     }
 
+    fn log_of(&self, name: &str) -> PathBuf {
+        self.muster.logs.join(format!("agent-{name}.log"))
+    }
+
     /// One step per node: SLURM ends a step that has lost a node.
     fn start_agent(&mut self, name: &str) -> io::Result<()> {
         let (port, beats, key) = self.address()?;
-        let path = self.muster.logs.join(format!("agent-{name}.log"));
+        let path = self.log_of(name);
         let log = std::fs::File::options().create(true).append(true).open(&path)?;
         let mut command = Command::new("srun");
         command
@@ -119,7 +127,11 @@ impl Fleet {
         let end = Instant::now() + ARRIVAL_MAX;
         loop {
             self.look();
-            let expected = |node: &Node| matches!(node.state, Presence::Expected { .. });
+            let steps = &mut self.steps;
+            let expected = |node: &Node| {
+                let expected = matches!(node.state, Presence::Expected { .. });
+                expected && end_of(steps, &node.name).is_none()
+            };
             if !self.shared.lock().iter().any(expected) || Instant::now() >= end || stop() {
                 return;
             }
@@ -131,7 +143,7 @@ impl Fleet {
     pub fn look(&mut self) {
         let paused = self.looked.elapsed() > self.shared.timeout / 2;
         self.looked = Instant::now();
-        let mut silent = Vec::new();
+        let (mut silent, mut ended) = (Vec::new(), Vec::new());
         for node in self.shared.lock().iter_mut() {
             if paused {
                 node.heard = Instant::now();
@@ -142,7 +154,12 @@ impl Fleet {
                     let why = format!("nothing was heard of it for {seconds:.1} s");
                     silent.push((node.name.clone(), why));
                 }
-                Presence::Expected { since, before } if since.elapsed() > ARRIVAL_MAX => {
+                Presence::Expected { since, before } => {
+                    // Of one that was lost already nobody waits for a word.
+                    let how = end_of(&mut self.steps, &node.name).filter(|_| !before);
+                    if how.is_none() && since.elapsed() <= ARRIVAL_MAX {
+                        continue;
+                    }
                     if before {
                         // It was lost already, and nobody counts on it.
                         node.state = Presence::Lost { at: Instant::now() };
@@ -150,10 +167,20 @@ impl Fleet {
                     }
                     let seconds = ARRIVAL_MAX.as_secs();
                     let why = format!("its agent did not report within {seconds} s");
-                    silent.push((node.name.clone(), why));
+                    match how {
+                        Some(how) => ended.push((node.name.clone(), how)),
+                        None => silent.push((node.name.clone(), why)),
+                    }
                 }
                 _ => {}
             }
+        }
+        for (name, how) in ended {
+            let log = self.log_of(&name);
+            let mut words = quote::of_log(&log);
+            let words = words.split_off(words.len().saturating_sub(WORDS_OF_SRUN)).join("; ");
+            let why = format!("srun ended before its agent reported ({how}: {words})");
+            silent.push((name, format!("{why}; see {}", log.shown())));
         }
         for (name, why) in silent {
             self.shared.lose(&name, None, &why);
@@ -331,6 +358,14 @@ impl Fleet {
         self.shared.lose(name, None, "cut");
     }
 
+    /// As if srun had been started so.
+    #[cfg(test)]
+    pub(super) fn started(&mut self, name: &str, srun: &mut Command) {
+        let log = std::fs::File::create(self.log_of(name)).expect("a log");
+        let step = srun.stderr(log).spawn().expect("a program");
+        self.steps.push((name.to_owned(), step));
+    }
+
     /// As if it had happened so much earlier.
     #[cfg(test)]
     pub(super) fn backdate(&self, name: &str, by: Duration) {
@@ -358,6 +393,12 @@ impl Fleet {
         // Wakes the thread that accepts.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
+}
+
+/// How the srun of a node's agent has ended, if it has.
+fn end_of(steps: &mut [(String, Child)], name: &str) -> Option<os::Ended> {
+    let (_, step) = steps.iter_mut().find(|(node, _)| node == name)?;
+    step.try_wait().ok().flatten().map(os::ended)
 }
 
 impl Drop for Fleet {

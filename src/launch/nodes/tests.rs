@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,20 @@ fn an_agent_comes_obeys_and_is_dismissed() {
     fleet.dismiss();
     assert_eq!(parting.recv_timeout(PATIENCE), Ok(Parting::Dismissed));
     assert!(fleet.losses().is_empty());
+}
+
+#[test]
+fn a_node_whose_agent_cannot_be_started_is_lost_at_once_with_srun_s_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a", "b"], folder.path());
+    let line =
+        "echo 'execve(): /x: Permission denied' >&2; echo 'task 0: exit code 13' >&2; exit 13";
+    fleet.started("a", Command::new("sh").args(["-c", line]));
+    fleet.started("b", Command::new("sleep").arg("60"));
+    let why = loss(&mut fleet).why;
+    let words = "(exit code 13: execve(): /x: Permission denied; task 0: exit code 13); see ";
+    assert!(why.contains(words) && why.ends_with("agent-a.log"), "{why}");
+    assert!(fleet.losses().is_empty(), "b may still report");
 }
 
 #[test]
