@@ -222,6 +222,9 @@ impl Supervisor<'_> {
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
         let ending = recorded.and_then(|()| self.watch(&mut attempt));
+        if !matches!(ending, Ok(Ending::Exited(_))) {
+            self.record.note_first_end();
+        }
         let killed = ending.as_ref().ok().and_then(Ending::killed_for);
         let told = killed.map(|why| self.job.run.say_why_killed(self.record.attempt, why));
         // mpirun ends ranks in order: where none is left, nothing is waited for.
@@ -234,6 +237,11 @@ impl Supervisor<'_> {
             hurried || *stopped
         })?;
         let ending = self.end_on_nodes(&plan.job, ending?);
+        match ending {
+            Ending::Exited(_) => self.record.note_first_end(),
+            Ending::NodeLost(_) => self.record.forget_first_end(),
+            _ => {}
+        }
         self.record.follow();
         self.record.hear_ranks();
         spread::end_of_attempt(self.nodes.as_mut(), &mut self.record);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kintsugi_ffi::os;
 
-use crate::cluster::guard::ends;
+use crate::cluster::guard::ends::{self, End};
 use crate::config::Shown;
 use crate::launch::ending::quote;
 use crate::launch::ending::verdict::History;
@@ -37,6 +37,8 @@ pub(super) struct Record<'a> {
     pub(super) origin: f64,
     /// The process of this attempt whose end a person has been told of.
     told_end: Option<String>,
+    /// The process of this attempt that ended first, but for those that were ended by launch.
+    first_end: Option<End>,
     /// What ranks' logs say that a person must act on.
     notices: Notices,
 }
@@ -54,6 +56,7 @@ impl<'a> Record<'a> {
             attempt: 0,
             origin: now_unix(),
             told_end: None,
+            first_end: None,
             notices: Notices::default(),
         };
         record.read_the_past();
@@ -175,11 +178,22 @@ impl<'a> Record<'a> {
         of_attempt.first().filter(|_| of_attempt.len() >= ends).map(|first| first.told(&logs))
     }
 
+    /// To be called before launch itself ends any of the attempt's processes.
+    pub(super) fn note_first_end(&mut self) {
+        let logs = self.job.run.join("logs");
+        self.first_end = ends::of_attempt(&logs, self.attempt).into_iter().next();
+    }
+
+    /// A node was lost: no process there could leave word, and the others ended because of it.
+    pub(super) fn forget_first_end(&mut self) {
+        self.first_end = None;
+    }
+
     /// Which process ended first.
     pub(super) fn say_first_end(&mut self) {
         let logs = self.job.run.join("logs");
         let told = self.told_end.take();
-        if let Some(first) = ends::of_attempt(&logs, self.attempt).into_iter().next()
+        if let Some(first) = self.first_end.take()
             && told.as_ref() != Some(&first.name)
         {
             self.warn(&format!("the first to end was {}", first.told(&logs)));
