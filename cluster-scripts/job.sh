@@ -18,8 +18,8 @@ decide() { # decide CODE ASKED_TO_STOP
   0) echo finish ;;
   # Job lost (a fresh start may help); killed before it could say why.
   75 | 137) echo again ;;
-  # Interrupted with a checkpoint. Not because this script asked for it: then another launch took the run over, and
-  # two jobs that both come back would take it from each other for ever.
+  # Interrupted with a checkpoint. Where this script did not ask for it, another launch may have taken the run over,
+  # and two jobs that both come back would take it from each other for ever.
   85) if [ -n "$2" ]; then echo again; else echo give-up; fi ;;
   # A check failed, usage, bad data, a bug, no progress in three attempts: the next time would be the same.
   1 | 2 | 3 | 70 | 93) echo give-up ;;

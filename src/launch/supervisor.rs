@@ -9,7 +9,7 @@ use kintsugi_ffi::os::Signal;
 use crate::config::Shown;
 use crate::data::tiers::supply;
 use crate::observe::event::{Event, Kind};
-use crate::observe::result::{RunResult, Status};
+use crate::observe::result::{ASKED_TO_STOP, RunResult, Status};
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 
@@ -79,6 +79,7 @@ pub fn supervise(
         left_out: Vec::new(),
         mending: None,
         stopped,
+        stopping: false,
         scaling: Scaling::of(job),
         spread: Spread::default(),
         strangers: false,
@@ -125,6 +126,8 @@ struct Supervisor<'a> {
     mending: Option<Mending>,
     /// Somebody asked for the end before there was an attempt to stop.
     stopped: bool,
+    /// The ranks of an attempt were asked for it.
+    stopping: bool,
     /// Another number of nodes, where somebody asks for it.
     scaling: Scaling,
     /// The same number of nodes, once more of them live.
@@ -161,6 +164,11 @@ impl Attempts for Supervisor<'_> {
         }
         match next {
             Next::Accept(result) => {
+                let asked = result.reason.starts_with(ASKED_TO_STOP);
+                if asked && !self.stopping && !self.stopped {
+                    self.record
+                        .warn("a rank was told to stop, not by this launch; by whom is not known");
+                }
                 if result.status == Status::Completed {
                     supply::sweep_copies(&self.job.config.staging, &self.job.run.id());
                     // Its ranks did so, unless they were killed between the two.
@@ -394,6 +402,7 @@ impl Supervisor<'_> {
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
+        self.stopping = true;
         if self.stops.orphaned() {
             self.record.warn("what started this launch has ended, and SLURM's job with it");
         }

@@ -7,6 +7,9 @@ use super::event::{Event, Kind, Lost, RecoveryRecord, ResizeRecord};
 use super::ledger::{self, Entry};
 use super::standing::standing;
 
+/// What the reason of a run begins with whose ranks were told to stop.
+pub const ASKED_TO_STOP: &str = "asked to stop";
+
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -21,9 +21,10 @@ const RANK: &str = r#"#!/bin/bash
 run=$4 attempt=$6 rank=$OMPI_COMM_WORLD_RANK
 result() {
   [ "$rank" = 0 ] || return 0
-  printf '{"run_id":"r","attempt":%s,"status":"%s","reason":"the script says so","steps":5,
+  printf '{"run_id":"r","attempt":%s,"status":"%s","reason":"%s","steps":5,
     "epochs":1,"samples":50,"seconds":1.0,"validation":null,"state_sha256":null,"exact":true,
-    "recoveries":[],"restarts":[],"lost_steps":0,"goodput":1.0}' "$attempt" "$1" > "$run/partial"
+    "recoveries":[],"restarts":[],"lost_steps":0,"goodput":1.0}' "$attempt" "$1" \
+    "${2:-the script says so}" > "$run/partial"
   mv "$run/partial" "$run/result.json"
 }
 step() {
@@ -38,6 +39,7 @@ case "$FAKE-$attempt" in
   crash_once-1) step 3; sleep 0.3; kill -9 $$ ;;
   hang_once-1) step 3; forever ;;
   lose_once-1) result job_lost ;;
+  told-*) result interrupted 'asked to stop; so it does'; exit 0 ;;
   lie-*) exit 0 ;;
   crash-*) exit 1 ;;
   forever-*) step 1; forever ;;
@@ -57,7 +59,7 @@ case "$FAKE-$attempt" in
   unmet-*|deserted-*) result completed; step 5 ;;
   refuse-*) printf 'configuration\nthe data set has 3 classes\n' > "$run/failure.txt"; exit 2 ;;
   polite-*)
-    trap 'result interrupted; exit 0' USR1
+    trap 'result interrupted "asked to stop; so it does"; exit 0' USR1
     step 1; touch "$run/up-$attempt-$rank"
     for _ in $(seq 600); do sleep 0.1; done ;;
   *) echo "no such behaviour: $FAKE" >&2; exit 9 ;;

@@ -146,7 +146,8 @@ fn ctrl_c_lets_the_ranks_write_their_checkpoint() {
         lab.wait_up(1);
         launch.signal(signal);
         assert_eq!(launch.code(), Some(85), "{signal:?}\n{}", lab.text());
-        assert_eq!(lab.result().reason, "the script says so");
+        assert_eq!(lab.result().reason, "asked to stop; so it does");
+        assert!(!lab.text().contains("not by this launch"), "{}", lab.text());
         lab.assert_nothing_left(AT_ONCE);
     }
 }
@@ -185,6 +186,15 @@ fn in_a_job_of_slurm_a_launch_ends_with_the_script_that_started_it() {
     lab.assert_nothing_left(AFTER_KILL);
     assert_eq!(lab.result().status, Status::Interrupted, "{}", lab.text());
     assert!(lab.text().contains("what started this launch has ended"), "{}", lab.text());
+}
+
+#[test]
+fn that_somebody_else_told_a_rank_to_stop_is_said() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    assert_eq!(lab.launch("told", &[]).code(), Some(85), "{}", lab.text());
+    assert!(lab.text().contains("a rank was told to stop, not by this launch"), "{}", lab.text());
+    lab.assert_nothing_left(AT_ONCE);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Why a run goes no further, in words for its result.
 
-use crate::observe::result::Status;
+use crate::observe::result::{ASKED_TO_STOP, Status};
 use crate::train::TrainError;
 use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
 
@@ -75,7 +75,7 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
                  command completes the run, or set checkpoint.every = \"never\" to do without them"
         );
     }
-    format!("asked to stop; {}", kept(position, saved))
+    format!("{ASKED_TO_STOP}; {}", kept(position, saved))
 }
 
 /// Of a run that `train.patience` ended.
