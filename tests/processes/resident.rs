@@ -394,7 +394,7 @@ fn a_folder_without_room_is_one_warning_and_no_more() {
     let events = read_events(&folder.join("events.jsonl")).unwrap();
     let warnings = events.iter().filter(|event| {
         let Kind::Warning { message } = &event.kind else { return false };
-        message.contains("resident state is off")
+        message.contains("resident state is off") && message.contains(" of rank 0 on ")
     });
     assert_eq!(warnings.count(), 1);
     ended_as_the_calm_run(&folder, 0);

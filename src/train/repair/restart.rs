@@ -70,12 +70,12 @@ struct Own {
 }
 
 /// What outlived the processes of an earlier attempt.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Outlived {
     /// Whether every rank has a state now.
     pub found: bool,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
-    pub unhoused: usize,
+    pub unhoused: Vec<u32>,
 }
 
 /// Looks for a state that outlived the processes, and gives it to every rank. Every rank calls it,
@@ -106,7 +106,8 @@ pub fn from_resident(
     let held = Held { keys: own.offered.clone(), in_file };
     let words = comm.all_gather_u64(&held.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
-    let unhoused = all.iter().filter(|held| !held.in_file).count();
+    let without = all.iter().zip(0..).filter(|(held, _)| !held.in_file);
+    let unhoused = without.map(|(_, rank)| rank).collect();
     let mut found = false;
     for key in keys_in_order(all.into_iter().flat_map(|held| held.keys)) {
         found = found || agreed(comm, repairing, key, &own, world)?;

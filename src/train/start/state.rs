@@ -53,7 +53,7 @@ pub(in crate::train) struct Origin {
     /// Where it came from.
     pub from: From,
     /// Ranks whose slots lie in their own memory although they should not.
-    pub unhoused: usize,
+    pub unhoused: Vec<u32>,
     /// What was done to make first weights fit.
     pub remarks: Vec<String>,
 }

@@ -41,6 +41,9 @@ use crate::train::trainer::{Outcome, Trainer};
 use crate::train::update::freeze;
 use crate::train::update::schedule::{self, Length};
 
+/// So many ranks without slots are told by their names.
+const UNHOUSED_NAMED_MAX: usize = 4;
+
 /// Longest wait for worker threads at the end.
 const WORKERS_END_SECONDS_MAX: u32 = 30;
 
@@ -211,6 +214,23 @@ pub(in crate::train) struct Beginning {
     pub network: Option<Kind>,
 }
 
+/// Ranks whose slots have no file; each has said why in its log.
+fn unhoused_told(ranks: &[u32], world: &World, around: &Surroundings) -> String {
+    let named = world.members.iter().filter(|member| ranks.contains(&member.rank));
+    let named = named.map(|member| format!("{} on {}", member.rank, member.host));
+    let mut named: Vec<String> = named.take(UNHOUSED_NAMED_MAX).collect();
+    if ranks.len() > named.len() {
+        named.push(format!("{} more", ranks.len() - named.len()));
+    }
+    format!(
+        "resident state is off: no slots in {} of rank {} (why is in their logs, {}); a restart \
+         will read a checkpoint",
+        around.arguments.config.recovery.resident_dir.shown(),
+        named.join(", "),
+        around.arguments.run_dir.join("logs").shown()
+    )
+}
+
 /// Writes them.
 pub(in crate::train) fn announce(
     around: &Surroundings,
@@ -240,13 +260,8 @@ pub(in crate::train) fn announce(
         let (from, weights) = (from_name.into(), weights.clone());
         record.event(rank, Kind::Restarted { from, lost_steps, lost, weights });
     }
-    if unhoused > 0 {
-        let place = &around.arguments.config.recovery.resident_dir;
-        let message = format!(
-            "resident state is off on {unhoused} ranks: no room for their slots in {} (their logs \
-             say more); a restart will read a checkpoint",
-            place.shown()
-        );
+    if !unhoused.is_empty() {
+        let message = unhoused_told(&unhoused, &rank.world, around);
         record.event(rank, Kind::Warning { message });
     }
     let layout = &facts.about.layout;
