@@ -173,9 +173,7 @@ impl Attempts for Supervisor<'_> {
                     supply::sweep_copies(&self.job.config.staging, &self.job.run.id());
                     // Its ranks did so, unless they were killed between the two.
                     self.job.slots().clear();
-                    if let Some(nodes) = &mut self.nodes {
-                        nodes.clear_slots();
-                    }
+                    self.clear_nodes();
                 }
             }
             Next::Conclude(..) => {
@@ -260,6 +258,19 @@ impl Supervisor<'_> {
     fn clear_up(&mut self) {
         if let Err(error) = janitor::clear_until(&self.job.run.id(), self.record.attempt) {
             self.record.warn(&format!("something of this run's attempts stays here: {error}"));
+        }
+    }
+
+    /// The run is complete: no node needs to hold its state any more.
+    fn clear_nodes(&mut self) {
+        let (stops, Some(nodes)) = (&mut self.stops, &mut self.nodes) else { return };
+        let left = nodes.clear_slots(&mut || stops.look());
+        if !left.is_empty() {
+            let left = left.join(", ");
+            self.record.warn(&format!(
+                "what the run left in memory on {left} stays there; `kintsugi doctor --clear` on \
+                 each clears it"
+            ));
         }
     }
 

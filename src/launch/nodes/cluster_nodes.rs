@@ -73,6 +73,8 @@ pub struct ClusterNodes {
     lost: Vec<Loss>,
     /// Nodes of the last attempt that was begun.
     world: Vec<String>,
+    /// Nodes of any attempt of this launch.
+    computed: BTreeSet<String>,
     /// Of which nothing was heard any more since then.
     silent: BTreeSet<String>,
     /// Nodes that an attempt runs on while enough live.
@@ -112,6 +114,7 @@ impl ClusterNodes {
             used: Vec::new(),
             lost: Vec::new(),
             world: Vec::new(),
+            computed: BTreeSet::new(),
             silent: BTreeSet::new(),
             wanted,
         })
@@ -162,6 +165,7 @@ impl ClusterNodes {
             if hosts.iter().all(lives) {
                 self.used.clone_from(&hosts);
                 self.world.clone_from(&hosts);
+                self.computed.extend(hosts.iter().cloned());
                 self.silent.clear();
                 return Ok(Placement { hosts, spares_per_host: self.nodes.spares_per_node });
             }
@@ -267,9 +271,15 @@ impl ClusterNodes {
         }
     }
 
-    /// The run is complete: its state is needed nowhere.
-    pub fn clear_slots(&mut self) {
+    /// The run is complete: its state is needed nowhere. Nodes that computed and were lost are
+    /// asked once more; those that do not answer, where it stays. `stop` ends the wait for them.
+    pub fn clear_slots(&mut self, stop: &mut dyn FnMut() -> bool) -> Vec<String> {
         let all = self.nodes.allocation.nodes.clone();
+        self.fleet.recall_now(&self.computed, stop);
         self.fleet.order(&all, &Order::ClearSlots);
+        let away = self.fleet.away();
+        let left = self.standings().into_iter().filter(|node| !node.lives);
+        let left = left.filter(|node| self.computed.contains(&node.name));
+        left.map(|node| node.name).filter(|name| !away.contains(name)).collect()
     }
 }

@@ -2,6 +2,7 @@
 //! them orders. A connection that closes is a node that died, at once; silence is one after
 //! `recovery.node_timeout`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
@@ -287,9 +288,26 @@ impl Fleet {
             node.record.asked();
             names.push(node.name.clone());
         }
+        self.start_again(&names);
+    }
+
+    /// Asks those of these nodes that are lost at once, and waits for them until `stop` says so.
+    pub fn recall_now(&mut self, names: &BTreeSet<String>, stop: &mut dyn FnMut() -> bool) {
+        let mut lost = Vec::new();
+        for node in self.shared.lock().iter_mut().filter(|node| names.contains(&node.name)) {
+            if matches!(node.state, Presence::Lost { .. }) {
+                node.state = Presence::Expected { since: Instant::now(), before: true };
+                lost.push(node.name.clone());
+            }
+        }
+        self.start_again(&lost);
+        self.await_all(stop);
+    }
+
+    fn start_again(&mut self, names: &[String]) {
         for name in names {
-            self.end_step(&name);
-            if let Err(error) = self.start_agent(&name) {
+            self.end_step(name);
+            if let Err(error) = self.start_agent(name) {
                 tracing::warn!("node {name}: srun: {error}");
             }
         }

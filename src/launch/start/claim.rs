@@ -144,7 +144,8 @@ pub fn there_is_data(config: &Config) -> Result<(), LaunchError> {
 pub fn clear_slots(job: &Job, stops: &mut Stops) -> std::io::Result<()> {
     job.slots().clear();
     if let Some(nodes) = job.nodes.clone() {
-        ClusterNodes::assemble(nodes, job.mission(), &mut || stops.look())?.clear_slots();
+        let mut stop = || stops.look();
+        ClusterNodes::assemble(nodes, job.mission(), &mut stop)?.clear_slots(&mut stop);
     }
     Ok(())
 }
