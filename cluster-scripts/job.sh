@@ -39,8 +39,8 @@ set_ranks() { # set_ranks SPARE_NODES [MIN_NODES]
   whole MIN_NODES "$least"
   # A later start may have fewer for a while, where the job asks for a range. SLURM does not say of a running job
   # whether it does.
-  [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ "$least" -le "$nodes" ] || stop 2 "MIN_NODES=$least, and the job has\
- $nodes nodes: it would go back into the queue for ever; ask for $least or more (--nodes), or set MIN_NODES to $nodes"
+  [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ "$least" -le "$nodes" ] || stop 2 "MIN_NODES=$least, and the job was\
+ given $nodes nodes: ask for $least or more (--nodes=$least, or a range from $least on), or set MIN_NODES to $nodes"
   [ "$1" -lt "$nodes" ] || stop 2 "SPARE_NODES=$1 of $nodes nodes: none is left to compute"
   ranks=${RANKS:-}
   [ -z "$ranks" ] || return 0

@@ -212,7 +212,10 @@ impl Supervisor<'_> {
         if let Some(nodes) = &mut self.nodes {
             match nodes.place(plan.ranks, &plan.job, &plan.folders) {
                 Ok(placement) => plan.placement = Some(placement),
-                Err(few) => return Ok(Tried::Not(Status::JobLost, few)),
+                Err(few) => {
+                    self.tell_losses();
+                    return Ok(Tried::Not(Status::JobLost, few));
+                }
             }
             self.tell_losses();
             self.scaling.placed(self.nodes.as_mut(), &mut self.record, plan.ranks);
@@ -264,7 +267,7 @@ impl Supervisor<'_> {
     /// The run is complete: no node needs to hold its state any more.
     fn clear_nodes(&mut self) {
         let (stops, Some(nodes)) = (&mut self.stops, &mut self.nodes) else { return };
-        let left = nodes.clear_slots(&mut || stops.look());
+        let left = nodes.clear_slots(&mut || stops.has_asked());
         if !left.is_empty() {
             let left = left.join(", ");
             self.record.warn(&format!(
@@ -415,7 +418,7 @@ impl Supervisor<'_> {
         let patience = self.job.config.recovery.time_limit.0;
         self.stopping = true;
         if self.stops.orphaned() {
-            self.record.warn("what started this launch has ended, and SLURM's job with it");
+            self.record.warn("the job's script has ended: so does this launch");
         }
         self.record.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
         let job = self.job.name(self.record.attempt);

@@ -176,16 +176,18 @@ fn who_is_asked_to_stop_while_another_launch_holds_the_run_ends_and_says_so() {
 fn in_a_job_of_slurm_a_launch_ends_with_the_script_that_started_it() {
     let _turn = beside_its_like();
     let lab = Lab::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slurm_script");
+    std::fs::write(&file, r#""$@" & wait"#).unwrap();
     let mut script = Command::new("sh");
-    let line = r#""$@" & wait"#;
-    script.args(["-c", line, "sh", env!("CARGO_BIN_EXE_kintsugi")]).env("SLURM_JOB_ID", "1");
+    script.arg(file).arg(env!("CARGO_BIN_EXE_kintsugi")).env("SLURM_JOB_ID", "1");
     let script = lab.launch_by(script, "polite", &[]);
     lab.wait_up(1);
     script.signal(Signal::Kill);
     assert_eq!(script.code(), None);
     lab.assert_nothing_left(AFTER_KILL);
     assert_eq!(lab.result().status, Status::Interrupted, "{}", lab.text());
-    assert!(lab.text().contains("what started this launch has ended"), "{}", lab.text());
+    assert!(lab.text().contains("the job's script has ended"), "{}", lab.text());
 }
 
 #[test]

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::affinity;
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::process;
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
+use signal_hook::consts::signal::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cluster::processors::machine::Machine;
-use crate::launch::stops::Starter;
+use crate::launch::stops::Script;
 use crate::observe::console::say;
 
 /// For so long a run stays where it is. Processors differ (on a shared machine by several per cent,
@@ -176,7 +176,7 @@ pub fn in_order(
 }
 
 /// What the user asks while runs are made; each of them hears it.
-pub struct Requests(Mutex<(Signals, Starter, Vec<Signal>)>);
+pub struct Requests(Mutex<(Signals, Script, Vec<Signal>)>);
 
 impl Requests {
     /// From now on Ctrl-C, SIGTERM and the end of a job's script are requests.
@@ -184,19 +184,25 @@ impl Requests {
     /// # Errors
     /// The kernel's.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self(Mutex::new((Signals::new([SIGINT, SIGTERM])?, Starter::in_job(), Vec::new()))))
+        Ok(Self(Mutex::new((
+            Signals::new([SIGINT, SIGQUIT, SIGTERM])?,
+            Script::of_job(),
+            Vec::new(),
+        ))))
     }
 
     /// All so far, in their order.
     pub fn heard(&self) -> Vec<Signal> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (signals, starter, heard) = &mut *held;
+        let (signals, script, heard) = &mut *held;
         let passed_on = |signal| match signal {
             SIGTERM => Signal::Terminate,
             _ => Signal::Interrupt,
         };
         heard.extend(signals.pending().map(passed_on));
-        heard.extend(starter.has_ended().then_some(Signal::Terminate));
+        if heard.is_empty() && script.has_ended() {
+            heard.push(Signal::Terminate);
+        }
         heard.clone()
     }
 }

@@ -300,8 +300,10 @@ impl Fleet {
                 lost.push(node.name.clone());
             }
         }
-        self.start_again(&lost);
-        self.await_all(stop);
+        if !lost.is_empty() {
+            self.start_again(&lost);
+            self.await_all(stop);
+        }
     }
 
     fn start_again(&mut self, names: &[String]) {

@@ -144,7 +144,7 @@ pub fn there_is_data(config: &Config) -> Result<(), LaunchError> {
 pub fn clear_slots(job: &Job, stops: &mut Stops) -> std::io::Result<()> {
     job.slots().clear();
     if let Some(nodes) = job.nodes.clone() {
-        let mut stop = || stops.look();
+        let mut stop = || stops.has_asked();
         ClusterNodes::assemble(nodes, job.mission(), &mut stop)?.clear_slots(&mut stop);
     }
     Ok(())
