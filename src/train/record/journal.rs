@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
-use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::event::{Event, Kind, RecoveryRecord, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
 use crate::observe::log::{EventLog, last_lines};
 use crate::observe::metrics::Metrics;
@@ -170,13 +170,12 @@ impl Journal {
         }
     }
 
-    /// The last generations of an attempt that stand in the events as recovered; none where they
-    /// cannot be read.
-    pub fn recovered_generations(&self, attempt: u32) -> Vec<u32> {
+    /// The last repairs of an attempt that stand in the events; none where those cannot be read.
+    pub fn recovered(&self, attempt: u32) -> Vec<RecoveryRecord> {
         let recovered = self.recent_events().into_iter().filter(|event| event.attempt == attempt);
         recovered
             .filter_map(|event| match event.kind {
-                Kind::Recovered(record) => Some(record.generation),
+                Kind::Recovered(record) => Some(record),
                 _ => None,
             })
             .collect()

@@ -202,22 +202,28 @@ impl Repairs {
 fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
     let Unwritten { repair: Repair { generation, ranks, repaired, .. }, stamp, .. } = unwritten;
     let attempt = rank.world.attempt;
-    // Whoever was to write it may have died since: just before it did, or just after.
-    let again = generation < rank.world.generation || !rank.living.is_empty();
-    if again && journal.recovered_generations(attempt).contains(&generation) {
+    // Whoever was to write it may have died since: just before it did, or just after. One who died
+    // of the vote that ended the repair took it for done, and the others repaired anew.
+    let told = journal.recovered(attempt);
+    let is_told = |member: u32| told.iter().flat_map(|one| &one.lost).any(|l| l.member == member);
+    let (storage, clock) = (rank.storage.as_ref(), rank.clock.as_ref());
+    let untold = repaired.lost.iter().filter(|member| !is_told(member.member));
+    let lost: Vec<Lost> = untold
+        .map(|member| Lost {
+            member: member.member,
+            rank: member.rank,
+            host: member.host.clone(),
+            cause: cause::of(storage, clock, attempt, member),
+        })
+        .collect();
+    let all_told = !repaired.lost.is_empty() || told.iter().any(|r| r.generation == generation);
+    if lost.is_empty() && all_told {
         return;
     }
-    let (storage, clock) = (rank.storage.as_ref(), rank.clock.as_ref());
-    let lost = repaired.lost.iter().map(|member| Lost {
-        member: member.member,
-        rank: member.rank,
-        host: member.host.clone(),
-        cause: cause::of(storage, clock, attempt, member),
-    });
     let record = RecoveryRecord {
         generation,
         step: repaired.step + 1,
-        lost: lost.collect(),
+        lost,
         rung: name_of(&repaired.rung),
         ranks,
         seconds: repaired.seconds,
