@@ -203,7 +203,9 @@ fn a_steps_reading_is_written_once_whoever_writes() {
     let _alone = alone();
     let share = Share::new("reading");
     let calm = share.complete("calm", &["data.prefetch=0"]).1.data;
-    assert_eq!(calm.opens, STEPS * 8);
+    // The first step is computed twice, and read twice for it.
+    let steps_read = STEPS + 1;
+    assert_eq!(calm.opens, steps_read * 8);
     for (name, strikes) in [
         ("in-the-middle", "{kind=\"kill\", rank=0, step=7, phase=\"in_all_reduce\"}"),
         ("after-the-vote", "{kind=\"kill\", rank=0, step=9, phase=\"after_vote\"}"),
@@ -217,7 +219,7 @@ fn a_steps_reading_is_written_once_whoever_writes() {
         // nobody tells of the steps that the dead writer had not told yet either.
         let (restarts, read) = (&struck.restarts, struck.data.opens);
         let deaths = (struck.recoveries.len() + 2 * restarts.len()) as u64;
-        let expected = (STEPS - untold(&share.0.join(name), restarts)) * 8;
+        let expected = (steps_read - untold(&share.0.join(name), restarts)) * 8;
         let off = read.abs_diff(expected);
         assert!(deaths > 0 && off <= deaths * 4, "{name}: {read}, not {expected}: {restarts:?}");
     }
