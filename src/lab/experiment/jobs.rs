@@ -179,7 +179,7 @@ pub fn in_order(
 pub struct Requests(Mutex<(Signals, Script, Vec<Signal>)>);
 
 impl Requests {
-    /// From now on Ctrl-C, SIGTERM and the end of a job's script are requests.
+    /// From now on Ctrl-C, Ctrl-\, SIGTERM and the end of a job's script are requests.
     ///
     /// # Errors
     /// The kernel's.
