@@ -10,9 +10,10 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
-/// A length of time from microseconds to minutes, three figures.
+/// A length of time from microseconds to minutes, three figures; a difference may be negative.
 pub fn duration(seconds: f64) -> String {
     match seconds {
+        s if s < 0.0 => format!("-{}", duration(-s)),
         s if s < 0.0000995 => format!("{:.0} µs", s * 1e6),
         s if s < 0.0995 => format!("{:.1} ms", s * 1e3),
         s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
@@ -69,6 +70,7 @@ mod tests {
         assert_eq!(duration(0.0123), "12.3 ms");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3.5), "3.50 s");
+        assert_eq!([-0.174_18, -3.5].map(duration), ["-174 ms", "-3.50 s"]);
         assert_eq!(date(0.0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400.0), "2000-02-29 00:00 UTC");
         assert_eq!(date(1_767_225_599.0), "2025-12-31 23:59 UTC");
