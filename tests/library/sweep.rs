@@ -17,7 +17,7 @@ use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, cost};
 
 /// What a test plays.
-const SHAPES: u64 = 500;
+pub const SHAPES: u64 = 500;
 const CLASSES: usize = 3;
 /// Multiplications of a sample beyond which a draw is dropped: time.
 const FLOPS_MAX: u64 = 150_000;
@@ -144,7 +144,7 @@ impl Draw {
 }
 
 /// The model that a seed draws, and a micro-batch of it.
-fn drawn(seed: u64) -> (&'static str, String, Case) {
+pub fn drawn(seed: u64) -> (&'static str, String, Case) {
     let mut draw = Draw(Stream::new(&[seed, 505]));
     for _ in 0..DRAWS_MAX {
         let (kind, text, size) = draw.model();

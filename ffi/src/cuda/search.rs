@@ -138,10 +138,12 @@ fn within(folder: &Path, part: Part) -> Option<PathBuf> {
         Part::CublasLt => "cublas",
         Part::Cudnn => "cudnn",
     };
-    // CUDA 13's wheels share a folder, older ones have one each.
-    let below = [format!("nvidia/{wheel}/lib"), "nvidia/cu13/lib".into()];
+    // CUDA 13's wheels share a folder, older ones have one each; `nvidia` itself may be named.
+    let below = ["nvidia/", ""]
+        .into_iter()
+        .flat_map(|nvidia| [format!("{nvidia}{wheel}/lib"), format!("{nvidia}cu13/lib")]);
     let plain = ["lib64", "lib", ""].map(String::from);
-    let folders: Vec<PathBuf> = below.iter().chain(&plain).map(|name| folder.join(name)).collect();
+    let folders: Vec<PathBuf> = below.chain(plain).map(|name| folder.join(name)).collect();
     let file = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|f| f.is_file());
     part.files().iter().find_map(file)
 }
@@ -199,6 +201,9 @@ mod tests {
             "given/lib64/libnvrtc.so.12",
         ];
         let tree = Tree::new("search", &files);
+        let wheels = tree.0.join("project/nvidia");
+        let named = Places::of(Some(&wheels), None, &[]).find(Part::Cudnn, None);
+        assert_eq!(named, Some((Origin::Given, tree.0.join(files[4]))));
         let found = |origin, file: &str| Some((origin, PathBuf::from(file)));
         assert_eq!(tree.find(Part::Nvrtc, None), found(Origin::Given, files[5]));
         assert_eq!(tree.find(Part::Cudnn, None), found(Origin::Project, files[4]));

@@ -15,10 +15,12 @@ use kintsugi::engine::plan::operation::{
     Backend, Choice, Direction, Operation, ProductPass, Refusal, Window,
 };
 use kintsugi::engine::plan::tensor::ElementType;
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::{Graph, catalogue, layout};
 use kintsugi_ffi::cuda::{Cudnn, Found, Places};
 use kintsugi_ffi::operation::Activation;
 use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::sweep;
 
 /// A card that nobody needs to have: made of an H100's public properties.
 const DEVICE: &str = include_str!("../../../ffi/tests/cuda/h100.json");
@@ -51,9 +53,13 @@ fn convolutions(model: &str, batch: usize, element: ElementType) -> Vec<Settled>
     // Those are for small pictures.
     let side = if ["resnet20", "resnet56"].contains(&model) { 32 } else { 224 };
     let graph = catalogue::build(model, [3, side, side], CLASSES, 1.0).unwrap();
-    let layout = layout::of(&graph);
+    of_graph(&graph, batch, element)
+}
+
+fn of_graph(graph: &Graph, batch: usize, element: ElementType) -> Vec<Settled> {
+    let layout = layout::of(graph);
     let (direction, frozen) = (Direction::Training, &[][..]);
-    let request = Request { graph: &graph, layout: &layout, batch, direction, element, frozen };
+    let request = Request { graph, layout: &layout, batch, direction, element, frozen };
     let mut recorder = Recorder::default();
     compile(request, &mut recorder).unwrap();
     recorder.convolutions
@@ -253,4 +259,46 @@ fn a_convolution_without_a_plan_is_left_to_the_own_kernel() {
             Chosen::Own(Refusal(why)) => assert!(why.contains("CUDNN_STATUS_"), "{why}"),
         }
     }
+}
+
+/// The plans of a drawn shape's convolutions, all of which must be makable again from what is kept.
+fn plan_drawn(target: &Target<'_>, seed: u64) -> usize {
+    let (_, text, case) = sweep::drawn(seed);
+    let mut planned = 0;
+    for precision in PRECISIONS {
+        for settled in of_graph(&case.graph, case.labels.len(), element(precision)) {
+            let convolution = Convolution::new(&settled, precision).unwrap();
+            let again = |plan: &Planned| convolution.from_json(target, &plan.json);
+            let both = convolution.choose(target).and_then(|chosen| match chosen {
+                Chosen::Plan(plan) => again(&plan).map(|again| Some((plan.json, again.json))),
+                Chosen::Own(_) => Ok(None),
+            });
+            match both {
+                Ok(Some((json, again))) => assert_eq!(again, json, "shape {seed}: {convolution}"),
+                Ok(None) => continue,
+                Err(error) => panic!("shape {seed}: {convolution}: {error}\n{text}"),
+            }
+            planned += 1;
+        }
+    }
+    planned
+}
+
+/// The shapes of `sweep`, by several threads: what ends the process here would end a card's.
+#[test]
+fn plans_of_drawn_shapes_are_made_by_several_threads_at_once() {
+    const THREADS: usize = 4;
+    let Some(cudnn) = cudnn() else { return };
+    let planned: usize = std::thread::scope(|scope| {
+        let threads = std::array::from_fn::<_, THREADS, _>(|thread| {
+            let (cudnn, seeds) = (&cudnn, (0..sweep::SHAPES).skip(thread).step_by(THREADS));
+            scope.spawn(move || {
+                let target = Target::described(cudnn, DEVICE).unwrap();
+                seeds.map(|seed| plan_drawn(&target, seed)).sum::<usize>()
+            })
+        });
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    println!("{planned} plans of {} drawn shapes", sweep::SHAPES);
+    assert!(planned > 0);
 }
