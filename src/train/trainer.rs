@@ -166,7 +166,11 @@ impl Trainer {
     ) -> Result<(T, Requests), TrainError> {
         let mut kinds = None;
         let proven = attempted.and_then(|value| {
-            kinds = comparison::prove(&mut self.rank)?;
+            let Self { rank, record, integrity, exchange, .. } = self;
+            kinds = comparison::prove(rank, |rank, newcomers| {
+                exchange.forget();
+                rollback::answer_newcomers(rank, record, integrity, newcomers)
+            })?;
             Ok(value)
         });
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));

@@ -56,28 +56,49 @@ fn a_rank_whose_weights_differ_is_evicted_and_the_bits_are_the_calm_runs() {
     assert!(named, "the event log names the rank");
 }
 
+/// A run of two ranks.
+fn of_two(name: &str, more: &[&str]) -> (RunResult, PathBuf) {
+    let folder = run_dir(&format!("integrity-{name}"));
+    let mut command = kintsugi();
+    command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
+    command.arg("--run-dir").arg(&folder);
+    for value in more {
+        command.args(["-s", value]);
+    }
+    let ended = run(&mut command, LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    (result_of(&folder), folder)
+}
+
 #[test]
-fn two_ranks_go_back_and_nobody_is_evicted() {
+fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_differs() {
     let _turn = alone();
-    let start = |name: &str, more: &[&str]| {
-        let folder = run_dir(&format!("integrity-{name}"));
-        let mut command = kintsugi();
-        command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-        command.arg("--run-dir").arg(&folder);
-        for value in more {
-            command.args(["-s", value]);
-        }
-        let ended = run(&mut command, LIMIT);
-        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-        assert_audited(&folder);
-        (result_of(&folder), folder)
-    };
-    let (calm, _) = start("two-calm", &[]);
+    let (calm, _) = of_two("two-calm", &[]);
     let flip = FLIP.replace("rank=2", "rank=1");
-    let (result, folder) = start("two-flip", &[&flip, EVERY]);
+    let (result, folder) = of_two("two-flip", &[&flip, EVERY]);
     assert_eq!(result.state_sha256, calm.state_sha256);
     assert_eq!(rollbacks(&folder), [20]);
     assert!(result.recoveries.iter().all(|record| record.lost.is_empty()));
+    // A replacement takes the dead rank's memory over, and finds that the survivor's differs.
+    for dead in 0..2 {
+        let kill = format!(r#"}}, {{kind="kill", rank={dead}, step=27, phase="in_backward"}}]"#);
+        let both = flip.replace("}]", &kill);
+        let (result, folder) = of_two(&format!("two-flip-kill-{dead}"), &[&both, EVERY]);
+        assert_eq!((result.state_sha256, result.exact), (calm.state_sha256.clone(), true));
+        assert_eq!(rollbacks(&folder), [20], "rank {dead} died");
+    }
+    // The checkpoint of step 30 is begun before the comparison at step 30.
+    let restart = [
+        r#"recovery.ladder=["restart"]"#,
+        r#"recovery.resident="off""#,
+        "checkpoint.every=10steps",
+        &flip,
+        EVERY,
+    ];
+    let (result, _) = of_two("two-flip-restart", &restart);
+    assert_eq!((result.state_sha256, result.exact), (calm.state_sha256, true));
+    assert!(result.restarts.iter().all(|restart| restart.step <= 20), "{:?}", result.restarts);
 }
 
 #[test]

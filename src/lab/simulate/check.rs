@@ -109,7 +109,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
-        check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
+        check_completed((scenario, played), result, &entries).map_err(Fault::Wrong)?;
         if as_calm && marks.bits_are_known(scenario, played) {
             bits::check(scenario, played, result, &events, calm).map_err(Fault::Wrong)?;
         }
@@ -372,14 +372,14 @@ fn check_told(scenario: &Scenario, played: &Played, events: &[Event]) -> Result<
 }
 
 fn check_completed(
-    scenario: &Scenario,
+    (scenario, played): (&Scenario, &Played),
     result: &RunResult,
     entries: &[Entry],
 ) -> Result<(), String> {
     let order = Order::of(&scenario.config, SAMPLES).map_err(|error| error.to_string())?;
     let report = match scenario.is_free() {
         true => rounds::audited(&order, entries, result)?,
-        false => audited(&order, entries, scenario, result)?,
+        false => audited(&order, entries, (scenario, played), result)?,
     };
     if let Some(finding) = report.findings.first() {
         return Err(format!("audit: {finding}"));
@@ -395,7 +395,7 @@ fn check_completed(
 fn audited(
     order: &Order,
     entries: &[Entry],
-    scenario: &Scenario,
+    (scenario, played): (&Scenario, &Played),
     result: &RunResult,
 ) -> Result<AuditReport, String> {
     let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
@@ -403,7 +403,10 @@ fn audited(
         let (told, counted) = (result.steps, report.steps);
         return Err(format!("it completed {told} of {STEPS} steps, the ledger counts {counted}"));
     }
-    match result.exact || computes_otherwise(scenario) {
+    // Nobody knows how old a flaw is that is found in what outlived an end.
+    let untouched = played.attempts.iter().all(|attempt| attempt.slots_untouched);
+    let doubted = Marks::of(played).flipped || !untouched;
+    match result.exact || computes_otherwise(scenario) || doubted {
         true => Ok(report),
         false => Err("it is not exact although all compute alike".into()),
     }

@@ -106,6 +106,10 @@ pub trait Exchange {
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);
+    /// The state is to become another one: nothing that was computed from this one counts.
+    fn forget(&mut self) {
+        self.give_back();
+    }
     /// After a successful vote on sums that are not the step's (`Sums::again`): everybody computes
     /// it anew. Exchanges whose sums always are, are never told.
     fn compute_again(&mut self, _anew: Anew) {}

@@ -255,12 +255,17 @@ impl Exchange for Synchronous {
         }
     }
 
-    fn compute_again(&mut self, anew: Anew) {
+    fn forget(&mut self) {
         self.update.end(&self.pool.board);
         // Copies of weights may be what is not as it was.
         self.pool.shared.tries.fetch_add(1, Ordering::Relaxed);
-        self.again = Some(anew);
+        self.again = None;
         self.under_way = None;
+    }
+
+    fn compute_again(&mut self, anew: Anew) {
+        self.forget();
+        self.again = Some(anew);
     }
 
     fn pool(&mut self) -> &mut Pool {

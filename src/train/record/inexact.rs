@@ -88,6 +88,18 @@ pub fn wavering(position: &mut Position, wavers: bool) -> Option<Kind> {
     (was_exact && wavers).then_some(Kind::Inexact { reason })
 }
 
+/// A newcomer's replica of the state at hand differs from the survivors': one of them was damaged,
+/// and nobody knows when. What there is to say, once.
+pub fn doubtful(position: &mut Position) -> Option<Kind> {
+    let was_exact = std::mem::replace(&mut position.exact, false);
+    let reason = format!(
+        "replicas of the state of step {} differ, and with recovery.integrity_every = \"off\" \
+         there is none to go back to that was found equal",
+        position.step
+    );
+    was_exact.then_some(Kind::Inexact { reason })
+}
+
 /// The epoch of the step before this position has ended. What there is to say where its samples
 /// were others than in the first.
 pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
@@ -127,8 +139,8 @@ pub fn at_evaluation(position: &mut Position, listed: u64, sum: u64, altered: u6
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {
     let reason = "the state it goes on from has steps that other instructions, another build or \
-                  other samples computed, errors of other samples, or a step of which no two \
-                  tries agreed";
+                  other samples computed, errors of other samples, a step of which no two tries \
+                  agreed, or replicas of it that differed";
     (!position.exact && exchange == ExchangeKind::Synchronous)
         .then(|| Kind::Inexact { reason: reason.into() })
 }

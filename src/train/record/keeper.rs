@@ -163,6 +163,8 @@ impl Keeper {
     /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
     /// one is due from `target` on.
     pub fn distrust(&mut self, target: u64) {
+        // One that is still being copied would be written behind this.
+        self.wait_for_copy();
         if let Some(writer) = &self.writer
             && !writer.finish(self.means.facts.last_limit)
         {
@@ -294,7 +296,7 @@ impl Keeper {
             let Stall { stall, copy, .. } = at.map(|at| self.stalls.remove(at)).unwrap_or_default();
             match done.result {
                 Ok(()) => {
-                    self.published = self.published.max(Some(done.step));
+                    self.published = Some(done.step);
                     self.unwritten = None;
                     self.cost_seconds = stall;
                     self.storage_seconds = done.write_seconds + done.verify_seconds;

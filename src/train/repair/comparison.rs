@@ -1,11 +1,12 @@
 //! Whether the state that a newcomer took over is the survivors': a live take-over
 //! trusts lock and commit word, so that nobody waits for a hash; the newcomer's tensors and those
 //! of one survivor are hashed beside the first step, and compared before that step is voted on. A
-//! newcomer that differs leaves before anything it computed counts.
+//! newcomer that differs leaves before anything it computed counts. What it took over is a replica
+//! of its own, so it may be the one who is right; and if it is not, its flaw may be older than the
+//! death, and in the sums since: the others go back to what all held alike.
 
 use std::sync::PoisonError;
 
-use crate::cluster::comm::CommError;
 use crate::cluster::wire;
 
 use crate::train::TrainError;
@@ -74,9 +75,12 @@ fn judge(answers: &[Answer]) -> Comparison {
 }
 
 /// Before the first vote of a repaired world: a newcomer that holds other bits than the survivors
-/// leaves before anything it computed counts. What all compute with, in rank order, where this
-/// world has not told it yet.
-pub fn prove(rank: &mut Rank) -> Result<Option<Vec<String>>, TrainError> {
+/// leaves before anything it computed counts, and `differ`, which gets these ranks, says what the
+/// others end their step with. What all compute with, in rank order, where this world has not told it yet.
+pub fn prove(
+    rank: &mut Rank,
+    differ: impl FnOnce(&mut Rank, &[usize]) -> TrainError,
+) -> Result<Option<Vec<String>>, TrainError> {
     if !rank.state.proof.is_due() {
         return Ok(None);
     }
@@ -88,13 +92,16 @@ pub fn prove(rank: &mut Rank) -> Result<Option<Vec<String>>, TrainError> {
         answers = gather_answers(rank)?;
     }
     match judge(&answers) {
-        Comparison::Differ(ranks) if ranks.contains(&rank.comm.rank()) => Err(leave(&rank.state)),
         Comparison::Differ(ranks) => {
+            if ranks.contains(&rank.comm.rank()) {
+                return Err(leave(&rank.state));
+            }
             tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
+            let error = differ(rank, &ranks);
             // They are about to die, which ends this. Who revoked now could interrupt one that
             // has not heard it yet: all would gather, lose nobody and compare once more.
             gather_answers(rank)?;
-            Err(TrainError::Comm(CommError::ProcFailed))
+            Err(error)
         }
         Comparison::Equal | Comparison::NeedsReference(_) => {
             rank.state.proof = Proof::default();

@@ -1,7 +1,7 @@
 //! A world that was killed at once goes on from the state that outlived it: every rank
 //! has taken one file that an earlier attempt left; all compare what they hold, from the highest
-//! (attempt, generation, step) down, by hash, and everybody gets the first state that most of its
-//! holders agree on. No checkpoint is read.
+//! (attempt, generation, step) down, by hash, and everybody gets the first state that its holders
+//! hold alike, or else that most of them do. No checkpoint is read.
 
 use std::sync::PoisonError;
 
@@ -74,6 +74,9 @@ struct Own {
 pub struct Outlived {
     /// Whether every rank has a state now.
     pub found: bool,
+    /// Where none is taken since what outlived them differs: the last step after which all were
+    /// found to hold the same.
+    pub verified: Option<u64>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
     pub unhoused: Vec<u32>,
 }
@@ -108,12 +111,52 @@ pub fn from_resident(
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
     let without = all.iter().zip(0..).filter(|(held, _)| !held.in_file);
     let unhoused = without.map(|(_, rank)| rank).collect();
-    let mut found = false;
-    for key in keys_in_order(all.into_iter().flat_map(|held| held.keys)) {
-        found = found || agreed(comm, repairing, key, &own, world)?;
-    }
+    let keys = keys_in_order(all.into_iter().flat_map(|held| held.keys));
+    let (found, verified) = take(comm, repairing, &keys, &own, world)?;
     rest.into_iter().for_each(SlotFile::discard);
-    Ok(Outlived { found, unhoused })
+    Ok(Outlived { found, verified, unhoused })
+}
+
+/// Takes the highest of these states that all its holders hold alike, else the highest that most
+/// do. A flaw may be older than the end, and in the sums since: the latter is not exact.
+fn take(
+    comm: &mut dyn Communicator,
+    repairing: &mut Repairing<'_>,
+    keys: &[Key],
+    own: &Own,
+    world: &World,
+) -> Result<(bool, Option<u64>), TrainError> {
+    let mut most: Option<(Key, u128, usize)> = None;
+    let mut verified = None;
+    for &key in keys {
+        let compared = compare(comm, repairing, key, own)?;
+        match compared.majority {
+            Majority::Agreed { hash, source, differing } => {
+                let doubted = most.is_some() || verified.is_some();
+                if differing.is_empty() && (!doubted || compared.holders > 1) {
+                    // Those who agree on a later one must not be believed after the next end.
+                    give_up(repairing.state, most.map(|(later, ..)| later));
+                    hand_over(comm, repairing, (key, hash), source, world)?;
+                    return Ok((true, None));
+                }
+                most = most.or(Some((key, hash, source)));
+            }
+            Majority::Disputed(_) => verified = compared.verified,
+            Majority::Nobody => {}
+        }
+    }
+    let Some((key, hash, source)) = most else { return Ok((false, verified)) };
+    hand_over(comm, repairing, (key, hash), source, world)?;
+    let mut doubted = repairing.state.copy(None);
+    doubted.position.exact = false;
+    repairing.state.put(&doubted, world.generation);
+    Ok((true, None))
+}
+
+fn give_up(state: &State, key: Option<Key>) {
+    if let Some(key) = key {
+        state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
+    }
 }
 
 /// A run whose past cannot be read now is not gone on with: what it gave up might be taken up.
@@ -205,67 +248,67 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Own, Tra
     Ok(own)
 }
 
-/// Compares one state over all that hold it, and hands it to the others when most agree.
-fn agreed(
+/// What all that hold one state hold of it.
+struct Compared {
+    majority: Majority,
+    holders: usize,
+    /// The last step after which all were found to hold the same, as the first of them has it.
+    verified: Option<u64>,
+}
+
+/// Compares one state over all that hold it. Whoever differs gives it up.
+fn compare(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
     key: Key,
     own: &Own,
-    world: &World,
-) -> Result<bool, TrainError> {
+) -> Result<Compared, TrainError> {
     let offers = own.offered.contains(&key);
-    let hash = {
+    let (hash, position) = {
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
-        if offers || own.witnessed.contains(&key) { slots.hash(key) } else { None }
+        let holds = offers || own.witnessed.contains(&key);
+        let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
+        (if holds { slots.hash(key) } else { None }, position.and_then(Result::ok))
     };
     let [low, high] = hash.map_or([0, 0], |hash| [hash as u64, (hash >> 64) as u64]);
-    let words = [u64::from(hash.is_some()), u64::from(offers), low, high];
+    let verified = position.map_or(0, |position| position.verified);
+    let words = [u64::from(hash.is_some()), u64::from(offers), low, high, verified];
     let all = comm.all_gather_u64(&words)?;
+    let ranks = || all.chunks_exact(words.len());
     let held = |w: &[u64]| {
         let hash = u128::from(w[2]) | u128::from(w[3]) << 64;
         (w[0] == 1).then_some(Holder { hash, offers: w[1] == 1 })
     };
-    let held: Vec<Option<Holder>> = all.chunks_exact(words.len()).map(held).collect();
-    let (source, agreed) = match judge(&held) {
-        Majority::Nobody => return Ok(false),
-        Majority::Disputed(ranks) => {
-            if ranks.contains(&comm.rank()) {
-                refuse(repairing.state, key, "and no bits have a majority");
-            }
-            return Ok(false);
+    let held: Vec<Option<Holder>> = ranks().map(held).collect();
+    let majority = judge(&held);
+    match &majority {
+        Majority::Disputed(ranks) if ranks.contains(&comm.rank()) => {
+            refuse(repairing.state, key, "and no bits have a majority");
         }
-        Majority::Agreed { hash: agreed, source, differing } => {
-            if differing.contains(&comm.rank()) {
-                refuse(repairing.state, key, "it gets theirs");
-            } else if hash.is_none() {
-                // What was compared with nothing must not be taken for what it gets.
-                let mut slots =
-                    repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
-                slots.refuse(key);
-            }
-            (source, agreed)
+        Majority::Agreed { differing, .. } if differing.contains(&comm.rank()) => {
+            refuse(repairing.state, key, "most hold other bits");
         }
-    };
-    hand_over(comm, repairing, key, source, world)?;
-    let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
-    if slots.hash(key) != Some(agreed) {
-        let text = format!("the state of {key} arrived with other bits than were agreed on");
-        return Err(TrainError::JobLost(text));
+        Majority::Agreed { .. } if hash.is_none() => {
+            // What was compared with nothing must not be taken for what it gets.
+            give_up(repairing.state, Some(key));
+        }
+        _ => {}
     }
-    Ok(true)
+    let verified = ranks().filter(|w| w[0] == 1).map(|w| w[4]).min();
+    Ok(Compared { majority, holders: held.iter().flatten().count(), verified })
 }
 
 fn refuse(state: &State, key: Key, what: &str) {
     let refusal = Refusal::Differs;
     act_on(&format!("resident state of {key} on a rank {refusal}: it is refused, {what}"));
-    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
+    give_up(state, Some(key));
 }
 
 /// Everybody goes on with the source's position; who lacks the tensors gets them.
 fn hand_over(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
-    key: Key,
+    (key, agreed): (Key, u128),
     source: usize,
     world: &World,
 ) -> Result<(), TrainError> {
@@ -279,7 +322,13 @@ fn hand_over(
         // What an earlier attempt agreed to end with is decided anew.
         repairing.state.position = Position { ending: None, ..position };
     }
-    Ok(hand_to_all(comm, repairing, source, world)?)
+    hand_to_all(comm, repairing, source, world)?;
+    let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
+    if slots.hash(key) != Some(agreed) {
+        let text = format!("the state of {key} arrived with other bits than were agreed on");
+        return Err(TrainError::JobLost(text));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::observe::event::Kind;
 
 use crate::train::TrainError;
 use crate::train::record::Record;
+use crate::train::record::inexact;
 use crate::train::repair::integrity::{GOING_BACK_MAX, Integrity, Judgement, Vote, judge};
 use crate::train::state::rank::Rank;
 
@@ -21,8 +22,34 @@ pub fn answer(
             integrity.keep(&mut rank.state);
             Ok(())
         }
-        Judgement::Differ(evicted) => Err(go_back(rank, record, integrity, &evicted)),
+        Judgement::Differ(evicted) => {
+            let who = differing(&rank.world, &evicted);
+            Err(go_back(rank, record, integrity, (&evicted, &who)))
+        }
     }
+}
+
+/// What the others end their step with where newcomers, these ranks, hold another state.
+pub fn answer_newcomers(
+    rank: &mut Rank,
+    record: &mut Record,
+    integrity: &mut Integrity,
+    newcomers: &[usize],
+) -> TrainError {
+    if integrity.is_on() {
+        let who = format!("{} took over another state", named(&rank.world, newcomers));
+        return go_back(rank, record, integrity, (newcomers, &who));
+    }
+    let doubtful = inexact::doubtful(&mut rank.state.position);
+    if let Some(doubtful) = doubtful.filter(|_| speaks(rank, newcomers)) {
+        record.event(rank, doubtful);
+    }
+    TrainError::Comm(CommError::ProcFailed)
+}
+
+/// Whether this rank is the one of those who stay that speaks for all.
+fn speaks(rank: &Rank, leaving: &[usize]) -> bool {
+    (0..).find(|rank| !leaving.contains(rank)) == Some(rank.comm.rank())
 }
 
 /// Goes back to the last state that was found equal, by way of a repair: it replaces those who
@@ -31,16 +58,19 @@ fn go_back(
     rank: &mut Rank,
     record: &mut Record,
     integrity: &mut Integrity,
-    evicted: &[usize],
+    (evicted, who): (&[usize], &str),
 ) -> TrainError {
     let (own, step) = (rank.comm.rank(), rank.state.position.step);
     let target = rank.state.position.verified;
-    let text = difference(&rank.world, evicted, step, target);
+    let text = format!("silent corruption: after step {step} {who}; back to step {target}");
     if evicted.contains(&own) {
+        if rank.is_writer() {
+            // What it is writing must not be published behind what the others clear away.
+            record.distrust(target);
+        }
         return TrainError::Evicted(text);
     }
-    let speaks = (0..).find(|rank| !evicted.contains(rank)) == Some(own);
-    if speaks {
+    if speaks(rank, evicted) {
         tracing::warn!("{text}");
         record.event(rank, Kind::Warning { message: text.clone() });
         record.distrust(target);
@@ -54,17 +84,19 @@ fn go_back(
     TrainError::Comm(CommError::ProcFailed)
 }
 
-fn difference(world: &World, evicted: &[usize], step: u64, target: u64) -> String {
+fn differing(world: &World, evicted: &[usize]) -> String {
+    match evicted {
+        [] => "the ranks hold different states and no majority says which is right".into(),
+        evicted => {
+            format!("{} differs from the other ranks and is evicted", named(world, evicted))
+        }
+    }
+}
+
+fn named(world: &World, ranks: &[usize]) -> String {
     let name = |rank: &usize| match world.member_at(*rank) {
         Some(member) => format!("rank {rank} (member {}, {})", member.member, member.host),
         None => format!("rank {rank}"),
     };
-    let who = match evicted {
-        [] => "the ranks hold different states and no majority says which is right".into(),
-        evicted => {
-            let names: Vec<String> = evicted.iter().map(name).collect();
-            format!("{} differs from the other ranks and is evicted", names.join(", "))
-        }
-    };
-    format!("silent corruption: after step {step} {who}; back to step {target}")
+    ranks.iter().map(name).collect::<Vec<_>>().join(", ")
 }

@@ -69,7 +69,7 @@ pub(super) fn begin(
     world: &World,
 ) -> Result<Origin, TrainError> {
     let (config, storage) = (&around.arguments.config, around.storage.as_ref());
-    let Outlived { found, unhoused } = match config.recovery.resident {
+    let Outlived { found, verified, unhoused } = match config.recovery.resident {
         Resident::On => from_resident(comm, repairing, storage, world)?,
         Resident::Off => Outlived::default(),
     };
@@ -97,7 +97,10 @@ pub(super) fn begin(
         })?;
         let entries = ledger::of_storage(storage).map_err(unread)?;
         let samples = prepared.facts.order.samples;
-        repairing.state.begin_with(state, position_of(&snapshot, &entries, samples));
+        let mut position = position_of(&snapshot, &entries, samples);
+        // One that is younger may hold the flaw that no majority could tell.
+        position.exact &= verified.is_none_or(|verified| position.step <= verified);
+        repairing.state.begin_with(state, position);
     }
     hand_to_all(comm, repairing, 0, world)?;
     Ok(Origin { from: From::Checkpoint, unhoused, remarks: Vec::new() })
