@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::arguments::fail;
 use crate::config::Shown;
 use crate::lab::chaos::{Outcome, Storm, rage};
-use crate::observe::console::tell;
+use crate::observe::console::{conclude, tell};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
     if args.dry_run {
         dry_run(&args.storm);
-        return ExitCode::SUCCESS;
+        return conclude(ExitCode::SUCCESS);
     }
     match rage(&args.run, &args.storm, &mut |line| print(&line)) {
         Ok(Outcome { struck, missed }) => {

@@ -21,6 +21,7 @@ use crate::launch::stops::Stops;
 use crate::launch::{LaunchError, supervisor};
 use crate::observe::console::{self, print_line, say, tell};
 use crate::observe::event::name_of;
+use crate::observe::log::EVENTS_FILE;
 use crate::observe::metrics::Metrics;
 use crate::observe::panics;
 use crate::observe::progress::Progress;
@@ -238,7 +239,10 @@ fn supervise(
     // A refusal leaves the folder as it was.
     if result.is_ok() {
         metrics.write();
-        if let Err(error) = super::report::write_beside(job.run.path()) {
+        let begun = job.run.path().join(EVENTS_FILE).exists();
+        if let Some(error) =
+            begun.then(|| super::report::write_beside(job.run.path()).err()).flatten()
+        {
             say!("warning: no report.html: {error}");
         }
     }

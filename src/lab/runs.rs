@@ -14,7 +14,7 @@ use crate::lab::report::compare::{Bits, compare};
 use crate::lab::report::groups::{Keys, configuration, differences};
 use crate::lab::report::summary::{RunSummary, summarise};
 use crate::lab::report::{NONE, Run, Study, Table, tables};
-use crate::observe::event::name_of;
+use crate::observe::event::{RESTART, name_of};
 use crate::observe::refusal::if_there;
 use crate::observe::spans::{amount, clock};
 
@@ -198,7 +198,11 @@ impl Pair {
         row("time", &|run| clock(run.seconds));
         row("final error", &|run| percent(run.final_error));
         row("best error", &|run| percent(run.min_error));
-        row("recoveries", &|run| run.recoveries.len().to_string());
+        let restarts = |run: &RunSummary| {
+            run.recoveries.iter().filter(|episode| episode.rung == RESTART).count()
+        };
+        row("recoveries", &|run| (run.recoveries.len() - restarts(run)).to_string());
+        row("restarts", &|run| restarts(run).to_string());
         row("steps lost", &|run| run.lost_steps.to_string());
         row("goodput", &|run| percent(run.goodput));
         format!("{keys}\n{}\nthe same bits? {}\n", results.text(), tables::bits(self.bits))

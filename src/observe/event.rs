@@ -83,12 +83,25 @@ pub struct RecoveryRecord {
     pub step: u64,
     /// Who died.
     pub lost: Vec<Lost>,
-    /// The rung that repaired it: spare, respawn, shrink, restart.
+    /// The rung that repaired it: spare, respawn, shrink, restart; `ROLLBACK` where nobody left and
+    /// all went back to a state that they hold.
     pub rung: String,
+    /// Committed steps that were given up.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost_steps: u64,
     /// Ranks after it.
     pub ranks: u32,
     /// Seconds by phase.
     pub seconds: Phases,
+}
+
+/// What repaired a world that lost nobody, but its trust in a state.
+pub const ROLLBACK: &str = "rollback";
+/// The rung of an attempt that went on where another ended.
+pub const RESTART: &str = "restart";
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A phase of a recovery and its seconds.

@@ -14,7 +14,7 @@ use kintsugi_ffi::os;
 use crate::config::Shown;
 
 use super::data_use::DataUse;
-use super::event::{Event, Kind};
+use super::event::{Event, Kind, RESTART};
 use super::log::{EVENTS_FILE, EventTail};
 
 pub mod record;
@@ -170,7 +170,7 @@ impl Known {
             }
             Kind::Recovered(record) => {
                 // A restart is counted where it begins.
-                self.recoveries += u64::from(record.rung != "restart");
+                self.recoveries += u64::from(record.rung != RESTART);
                 self.ranks = record.ranks;
                 let seconds = Scalar::new("recovery/seconds", record.seconds.values().sum());
                 self.world().into_iter().chain([seconds]).collect()

@@ -276,7 +276,8 @@ impl Telling {
         let lost = vec![Lost { member: 2, rank: 2, host: "node3".into(), cause }];
         let (generation, step, ranks) = (self.generation, self.step + 1, self.ranks);
         let rung = rung.to_string();
-        let record = RecoveryRecord { generation, step, lost, rung, ranks, seconds };
+        let lost_steps = 0;
+        let record = RecoveryRecord { generation, step, lost, rung, lost_steps, ranks, seconds };
         self.recoveries.push(record.clone());
         self.say(Kind::Recovered(record));
     }

@@ -76,7 +76,7 @@ fn respawn_loses_nothing_and_restart_loses_what_its_ledger_says() {
     assert_eq!(restart.lost_steps, restart.largest_fall);
     assert!(restart.redo_seconds() > 0.0);
     let shrink = of(&runs, "detect/shrink");
-    assert!(matches!(shrink.bits, Bits::Differs { from_step } if from_step > 1));
+    assert!(matches!(shrink.bits, Bits::Differs { from_step, .. } if from_step > 1));
     assert!(respawn.recovery_seconds() < restart.recovery_seconds());
 }
 

@@ -11,7 +11,7 @@ use crate::config::Shown;
 use crate::lab::report::episodes::episodes;
 use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::Picture;
-use crate::observe::event::{Event, Kind, name_of, names_of};
+use crate::observe::event::{Event, Kind, RESTART, name_of, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
 use crate::observe::result::{RunResult, Status};
@@ -63,6 +63,7 @@ pub(super) struct Report {
     #[serde(flatten)]
     pub(super) reading: Reading,
     pub(super) recoveries: usize,
+    pub(super) restarts: usize,
     /// The newest ones, a line each.
     #[serde(skip)]
     pub(super) repairs: Vec<String>,
@@ -92,6 +93,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     let ago = ago(events);
     let state = state_of(&members, events, result.as_ref());
     let (recoveries, standing) = (episodes(events), standing(events));
+    let restarts = recoveries.iter().filter(|episode| episode.rung == RESTART).count();
     Ok(Report {
         run: folder.shown(),
         state,
@@ -137,7 +139,8 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         // Not `sum`, which of nothing is -0.0.
         recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
         lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
-        recoveries: recoveries.len(),
+        recoveries: recoveries.len() - restarts,
+        restarts,
         repairs: repairs(events),
         result,
     })
@@ -261,6 +264,15 @@ impl Report {
         }
     }
 
+    /// How often it came back, and what that cost.
+    pub(super) fn repaired(&self) -> String {
+        let Self { recoveries, restarts, lost_steps, .. } = self;
+        let seconds = duration(self.recovery_seconds);
+        format!(
+            "{recoveries} recoveries, {restarts} restarts in {seconds}, {lost_steps} steps lost"
+        )
+    }
+
     pub(super) fn headline(&self) -> String {
         let queued = self.queued().map(|job| format!("{job} may be in SLURM's queue"));
         let more: Vec<String> = self.reason.clone().into_iter().chain(queued).collect();
@@ -289,12 +301,7 @@ pub(super) fn lines(report: &Report) -> String {
     figures
         .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
     text.push_str(&format!("{}\n", figures.join(", ")));
-    text.push_str(&format!(
-        "{} recoveries in {}, {} steps lost\n",
-        report.recoveries,
-        duration(report.recovery_seconds),
-        report.lost_steps
-    ));
+    text.push_str(&format!("{}\n", report.repaired()));
     report.repairs.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     report.reading.lines().iter().for_each(|line| text.push_str(&format!("{line}\n")));
     for member in &report.members {

@@ -219,7 +219,7 @@ fn one_line(report: &Report, limit: Option<f64>) -> String {
     let mut parts = vec![report.state.clone()];
     parts.extend(figures(report, limit));
     parts.push(format!("{} ranks", active(report)));
-    parts.push(format!("{} recoveries", report.recoveries));
+    parts.push(format!("{} recoveries, {} restarts", report.recoveries, report.restarts));
     parts.join("  ")
 }
 
@@ -241,12 +241,7 @@ fn view(report: &Report, limit: Option<f64>, rows: usize) -> Vec<String> {
         report.attempt,
         report.generation
     ));
-    view.push(format!(
-        "{} recoveries in {}, {} steps lost",
-        report.recoveries,
-        duration(report.recovery_seconds),
-        report.lost_steps
-    ));
+    view.push(report.repaired());
     view.extend(report.reading.lines());
     view.extend(report.repairs.iter().cloned());
     view.push(String::new());

@@ -1,5 +1,6 @@
 //! All pictures below a folder, whatever class they are of.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,23 +9,31 @@ use crate::config::Shown;
 
 use super::leftovers::{Leftovers, is_picture};
 
-/// Folders within folders, at most: more is a loop of links.
-const DEPTH_MAX: usize = 32;
-
-/// Files below `folder` whose names say that they are pictures, sorted by name.
+/// Files below `folder` whose names say that they are pictures, sorted by name. Each folder is read
+/// once, whatever links lead to it, and none that holds `folder` itself.
 ///
 /// # Errors
 /// A folder cannot be listed.
 pub fn pictures(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    list(folder, DEPTH_MAX, &mut found)?;
+    let (mut found, mut read) = (Vec::new(), BTreeSet::new());
+    list(folder, &folder.canonicalize()?, &mut read, &mut found)?;
     found.sort();
     Ok(found)
 }
 
-fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
+fn list(
+    folder: &Path,
+    root: &Path,
+    read: &mut BTreeSet<PathBuf>,
+    found: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     let naming =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.shown()));
+    let place = folder.canonicalize().map_err(naming)?;
+    let leads_back = place != root && root.starts_with(&place);
+    if leads_back || !read.insert(place) {
+        return Ok(());
+    }
     for entry in fs::read_dir(folder).map_err(naming)? {
         let path = entry.map_err(naming)?.path();
         // As in a training set.
@@ -32,10 +41,7 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> io::Result<()>
             continue;
         }
         match fs::metadata(&path).map_err(naming)?.is_dir() {
-            true if depth == 0 => {
-                return Err(naming(io::Error::other("folders within folders without end")));
-            }
-            true => list(&path, depth - 1, found)?,
+            true => list(&path, root, read, found)?,
             false if is_picture(&path) => found.push(path),
             false => {}
         }
@@ -57,7 +63,11 @@ mod tests {
         }
         let expected = ["c.webp", "cats/a.png", "cats/young/b.JPG"].map(at);
         assert_eq!(pictures(folder.path()).unwrap(), expected);
-        std::os::unix::fs::symlink(folder.path(), at("cats/above")).unwrap();
-        assert!(pictures(folder.path()).unwrap_err().to_string().contains("without end"));
+        let link = |to: &Path, from| std::os::unix::fs::symlink(to, at(from)).unwrap();
+        link(folder.path(), "cats/above");
+        link(&at("cats"), "cats/young/around");
+        assert_eq!(pictures(folder.path()).unwrap(), expected);
+        let young = at("cats/young");
+        assert_eq!(pictures(&young).unwrap(), [young.join("b.JPG")]);
     }
 }

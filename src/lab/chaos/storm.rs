@@ -1,6 +1,7 @@
 //! The loop of `kintsugi chaos`: waits for the moment of each blow, looks who is in the world,
 //! strikes, says so. Ends when the run does, or when its time or its blows are over.
 
+use std::io::ErrorKind::PermissionDenied;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::launch::LaunchError;
 use crate::launch::start::run_dir::RunDir;
 
 use super::schedule::{Blow, Blows, Targets, victim};
-use super::victim::{Run, strike};
+use super::victim::{Missed, Run, strike};
 
 /// How often a wait looks whether the run is over.
 const POLL: Duration = Duration::from_millis(50);
@@ -88,7 +89,7 @@ enum Waited {
 /// Rages until the end; `say` gets one line per blow.
 ///
 /// # Errors
-/// The run directory cannot be named.
+/// The run directory cannot be named; somebody else's ranks may not be struck.
 pub fn rage(
     folder: &Path,
     storm: &Storm,
@@ -101,7 +102,7 @@ pub fn rage(
         if watch.wait_until(began + blow.at) == Waited::Over {
             break;
         }
-        match watch.strike_one(&blow, storm) {
+        match watch.strike_one(&blow, storm)? {
             Some(line) => {
                 outcome.struck += 1;
                 say(format!("{:8.1} s  {line}", began.elapsed().as_secs_f64()));
@@ -148,25 +149,33 @@ impl Watch<'_> {
     }
 
     /// Strikes as soon as the drawn victim can be struck; its line, or nothing within patience.
-    fn strike_one(&mut self, blow: &Blow, storm: &Storm) -> Option<String> {
+    fn strike_one(&mut self, blow: &Blow, storm: &Storm) -> Result<Option<String>, LaunchError> {
         let (id, host) = (self.run.id(), os::hostname());
         let run = Run { id: &id, path: self.run.path() };
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end && !self.is_over() {
             let members = self.members();
-            if let Some(victim) = victim(&members, &host, &storm.targets, blow.draw)
-                && strike(victim.pid, run, storm.signal()).is_ok()
-            {
-                let Member { member, rank, role, pid, .. } = victim;
-                let role = match role {
-                    Role::Active => format!("rank {rank}"),
-                    Role::Spare => "a spare".to_owned(),
-                };
-                let signal = os::signal_name(storm.signal().number());
-                return Some(format!("{signal} to {role} (member {member}, pid {pid})"));
+            if let Some(victim) = victim(&members, &host, &storm.targets, blow.draw) {
+                match strike(victim.pid, run, storm.signal()) {
+                    Ok(()) => return Ok(Some(struck(victim, storm.signal()))),
+                    Err(Missed::Gone(pid, source)) if source.kind() == PermissionDenied => {
+                        let what = format!("striking process {pid}, which is another user's");
+                        return Err(LaunchError::Io { what, source });
+                    }
+                    Err(_) => {}
+                }
             }
             std::thread::sleep(POLL);
         }
-        None
+        Ok(None)
     }
+}
+
+fn struck(victim: &Member, signal: Signal) -> String {
+    let Member { member, rank, role, pid, .. } = victim;
+    let role = match role {
+        Role::Active => format!("rank {rank}"),
+        Role::Spare => "a spare".to_owned(),
+    };
+    format!("{} to {role} (member {member}, pid {pid})", os::signal_name(signal.number()))
 }

@@ -20,10 +20,18 @@ pub enum Bits {
         /// Steps in those stretches.
         steps: u64,
     },
-    /// The first stretch whose loss is another.
+    /// Likewise, but of as many steps they are other states.
+    OtherState {
+        /// Steps in those stretches.
+        steps: u64,
+    },
+    /// Another loss within these steps: the first stretch that shows it, and those before it that
+    /// could not be compared.
     Differs {
-        /// Its first step.
+        /// The first of them.
         from_step: u64,
+        /// The last.
+        to_step: u64,
     },
     /// Nothing to compare with.
     Unknown,
@@ -38,14 +46,16 @@ pub fn compare(run: &Run, calm: &Run) -> Bits {
     if !(run.synchronous && calm.synchronous) {
         return Bits::Unknown;
     }
-    if let (Some(ours), Some(theirs)) = (&run.result, &calm.result) {
-        let hashed = ours.state_sha256.is_some() && ours.steps == theirs.steps;
-        if hashed && ours.state_sha256 == theirs.state_sha256 {
-            return Bits::SameState;
-        }
+    let end = |run: &Run| {
+        let result = run.result.as_ref()?;
+        Some((result.steps, result.state_sha256.clone()?))
+    };
+    let ends = end(run).zip(end(calm)).filter(|(ours, theirs)| ours.0 == theirs.0);
+    if ends.as_ref().is_some_and(|(ours, theirs)| ours == theirs) {
+        return Bits::SameState;
     }
     let (ours, theirs) = (cumulative(run), cumulative(calm));
-    let mut steps = 0;
+    let (mut steps, mut same_to) = (0, 0);
     // The last step at which both had a boundary, with both sums there.
     let mut before: Option<(u64, &Sum, &Sum)> = None;
     for (step, our) in &ours {
@@ -55,19 +65,22 @@ pub fn compare(run: &Run, calm: &Run) -> Bits {
             && their.chain == their_before.chain
         {
             let (a, b) = (our.loss - our_before.loss, their.loss - their_before.loss);
-            if a.is_nan() != b.is_nan() {
-                return Bits::Differs { from_step: from + 1 };
-            }
             let scale = our.loss.abs().max(their.loss.abs()).max(1.0);
-            if (a - b).abs() > ROUNDING * scale {
-                return Bits::Differs { from_step: from + 1 };
+            if a.is_nan() != b.is_nan() || (a - b).abs() > ROUNDING * scale {
+                return Bits::Differs { from_step: same_to + 1, to_step: *step };
             }
             // What is no number in both is not known to be the same.
-            steps += if a.is_nan() { 0 } else { step - from };
+            if !a.is_nan() {
+                (steps, same_to) = (steps + step - from, *step);
+            }
         }
         before = Some((*step, our, their));
     }
-    if steps == 0 { Bits::Unknown } else { Bits::SameLosses { steps } }
+    match (steps, ends) {
+        (steps, Some(_)) => Bits::OtherState { steps },
+        (0, None) => Bits::Unknown,
+        (steps, None) => Bits::SameLosses { steps },
+    }
 }
 
 /// The losses of all samples up to a step, since the beginning of an unbroken chain of reports.
@@ -114,8 +127,10 @@ fn window(counted: &BTreeMap<u64, Committed>, to: u64, samples: u64) -> Option<(
 mod tests {
     use super::*;
     use crate::config::seed::Stream;
+    use crate::observe::account::from_nothing;
     use crate::observe::event::{Event, VERSION};
     use crate::observe::ledger::Entry;
+    use crate::observe::result::{RunResult, Status};
     use proptest::prelude::*;
 
     /// A run of `steps` steps that reports `group(step)` steps at a time and whose loss is another
@@ -176,10 +191,10 @@ mod tests {
             turn in 1u64..115,
         ) {
             let (a, b) = (run(120, &ours, turn), run(120, &theirs, u64::MAX));
-            let Bits::Differs { from_step } = compare(&a, &b) else {
+            let Bits::Differs { from_step, to_step } = compare(&a, &b) else {
                 return Err(TestCaseError::fail("not seen"));
             };
-            prop_assert!(from_step <= turn, "{from_step} > {turn}");
+            prop_assert!((from_step..=to_step).contains(&turn), "{from_step}..={to_step}");
         }
     }
 
@@ -195,9 +210,34 @@ mod tests {
             run
         };
         let calm = run(10, &[1], u64::MAX);
-        assert_eq!(compare(&diverged(4), &calm), Bits::Differs { from_step: 5 });
+        assert_eq!(compare(&diverged(4), &calm), Bits::Differs { from_step: 5, to_step: 5 });
         assert_eq!(compare(&diverged(4), &diverged(4)), Bits::SameLosses { steps: 4 });
         assert_eq!(compare(&diverged(0), &diverged(0)), Bits::Unknown);
+    }
+
+    #[test]
+    fn runs_of_one_length_that_end_in_other_states_are_not_called_the_same() {
+        let ended = |hash: &str, steps: u64| {
+            let mut run = run(10, &[1], u64::MAX);
+            run.result = Some(RunResult {
+                steps,
+                state_sha256: Some(hash.into()),
+                ..from_nothing("run", 1, Status::Completed, "all steps are committed")
+            });
+            run
+        };
+        assert_eq!(compare(&ended("a", 10), &ended("a", 10)), Bits::SameState);
+        assert_eq!(compare(&ended("a", 10), &ended("b", 10)), Bits::OtherState { steps: 10 });
+        assert_eq!(compare(&ended("a", 10), &ended("b", 12)), Bits::SameLosses { steps: 10 });
+    }
+
+    #[test]
+    fn what_could_not_be_compared_may_be_where_they_differ() {
+        // From step 4 on; the report of steps 3 to 5 was lost.
+        let mut broken = run(10, &[2, 3, 1], 4);
+        broken.events.remove(1);
+        let found = compare(&broken, &run(10, &[1], u64::MAX));
+        assert_eq!(found, Bits::Differs { from_step: 3, to_step: 6 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! that was lost took to do again. Pure.
 
 use super::series::for_each_restart;
-use crate::observe::event::{Event, Kind, Lost, PhaseSeconds};
+use crate::observe::event::{Event, Kind, Lost, PhaseSeconds, RESTART};
 
 /// One recovery, live or by starting again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -40,14 +40,14 @@ pub fn episodes(events: &[Event]) -> Vec<Episode> {
 
 fn live(event: &Event) -> Option<Episode> {
     let Kind::Recovered(record) = &event.kind else { return None };
-    (record.rung != "restart").then(|| Episode {
+    (record.rung != RESTART).then(|| Episode {
         back_at: event.seconds,
         step: event.step,
         lost: record.lost.clone(),
         rung: record.rung.clone(),
         phases: record.in_order(),
         redo_seconds: 0.0,
-        lost_steps: 0,
+        lost_steps: record.lost_steps,
     })
 }
 
@@ -99,7 +99,7 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let unsaid = || (step_before.saturating_sub(resumed_at), Vec::new());
     let (lost_steps, lost) = restarted.unwrap_or_else(unsaid);
     let recorded = attempt().find_map(|event| match &event.kind {
-        Kind::Recovered(record) if record.rung == "restart" => Some(record.in_order()),
+        Kind::Recovered(record) if record.rung == RESTART => Some(record.in_order()),
         _ => None,
     });
     let stamps = [
@@ -114,7 +114,7 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
         back_at,
         step: resumed_at,
         lost,
-        rung: "restart".to_string(),
+        rung: RESTART.to_string(),
         phases: recorded.unwrap_or_else(stamped),
         redo_seconds: if lost_steps == 0 { 0.0 } else { (redone_at - back_at).max(0.0) },
         lost_steps,

@@ -149,9 +149,7 @@ fn finding(arm: &str, runs: &[RunSummary]) -> Option<String> {
         Bits::SameLosses { steps } => sentence.push_str(&format!(
             "; the calm run's training loss over all {steps} steps that both report"
         )),
-        Bits::Differs { from_step } => {
-            sentence.push_str(&format!("; other sums than the calm run's from step {from_step}"));
-        }
+        other => sentence.push_str(&format!("; {}", tables::bits(other))),
     }
     sentence.push('.');
     Some(sentence)

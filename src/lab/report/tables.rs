@@ -57,7 +57,14 @@ pub fn bits(bits: Bits) -> String {
     match bits {
         Bits::SameState => "same state hash".to_string(),
         Bits::SameLosses { steps } => format!("same loss over {steps} steps"),
-        Bits::Differs { from_step } => format!("differs from step {from_step}"),
+        Bits::OtherState { steps: 0 } => "another state hash".to_string(),
+        Bits::OtherState { steps } => format!("another state hash; same loss over {steps} steps"),
+        Bits::Differs { from_step, to_step } if from_step == to_step => {
+            format!("differs in step {from_step}")
+        }
+        Bits::Differs { from_step, to_step } => {
+            format!("differs within steps {from_step} to {to_step}")
+        }
         Bits::Unknown => NONE.to_string(),
     }
 }
@@ -66,9 +73,10 @@ pub fn bits(bits: Bits) -> String {
 pub fn worst_bits(runs: &[&RunSummary]) -> Bits {
     let rank = |bits: &Bits| match bits {
         Bits::Differs { .. } => 0,
-        Bits::SameLosses { .. } => 1,
-        Bits::SameState => 2,
-        Bits::Unknown => 3,
+        Bits::OtherState { .. } => 1,
+        Bits::SameLosses { .. } => 2,
+        Bits::SameState => 3,
+        Bits::Unknown => 4,
     };
     runs.iter().map(|run| run.bits).min_by_key(rank).unwrap_or(Bits::Unknown)
 }

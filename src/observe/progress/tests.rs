@@ -75,6 +75,7 @@ fn a_recovery_says_who_where_why_and_how_long() {
         step: 41,
         lost: vec![Lost { member: 2, rank: 2, host: "node7".into(), cause: "SIGKILL".into() }],
         rung: "respawn".into(),
+        lost_steps: 0,
         ranks: 4,
         seconds: [("spawn".to_string(), 0.09), ("merge".to_string(), 0.03)].into(),
     };

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::cluster::recovery::{Note, Repaired};
-use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord, name_of};
+use crate::observe::event::{Kind, Lost, ROLLBACK, RecoveryRecord, ResizeRecord, name_of};
 use crate::train::record::cause;
 use crate::train::record::journal::{Journal, Stamp};
 use crate::train::state::rank::Rank;
@@ -53,6 +53,8 @@ pub struct Repair {
     pub repaired: Repaired,
     /// Members that lived through it, and so know of it.
     pub holders: Vec<u32>,
+    /// Committed steps that they gave up.
+    pub lost_steps: u64,
 }
 
 /// Whether a record's witness is waited for.
@@ -200,7 +202,8 @@ impl Repairs {
 }
 
 fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
-    let Unwritten { repair: Repair { generation, ranks, repaired, .. }, stamp, .. } = unwritten;
+    let Unwritten { repair, stamp, .. } = unwritten;
+    let Repair { generation, ranks, repaired, lost_steps, .. } = repair;
     let attempt = rank.world.attempt;
     // Whoever was to write it may have died since: just before it did, or just after. One who died
     // of the vote that ended the repair took it for done, and the others repaired anew.
@@ -220,11 +223,16 @@ fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
     if lost.is_empty() && all_told {
         return;
     }
+    let rung = match repaired.lost.is_empty() && lost_steps > 0 {
+        true => ROLLBACK.into(),
+        false => name_of(&repaired.rung),
+    };
     let record = RecoveryRecord {
         generation,
         step: repaired.step + 1,
         lost,
-        rung: name_of(&repaired.rung),
+        rung,
+        lost_steps,
         ranks,
         seconds: repaired.seconds,
     };

@@ -80,6 +80,7 @@ fn go_back(
         return TrainError::JobLost(text);
     }
     integrity.go_back(&mut rank.state, rank.world.generation);
+    rank.given_up_steps += step - target;
     rank.update_standing();
     TrainError::Comm(CommError::ProcFailed)
 }

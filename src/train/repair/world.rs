@@ -138,9 +138,10 @@ fn tell(
 }
 
 /// What is to be written of a repair that has just made this world.
-pub fn repair_of(rank: &Rank, repaired: Repaired) -> Repair {
+pub fn repair_of(rank: &mut Rank, repaired: Repaired) -> Repair {
     let (generation, ranks) = (rank.world.generation, rank.world.ranks() as u32);
-    Repair { generation, ranks, repaired, holders: rank.survivors() }
+    let lost_steps = std::mem::take(&mut rank.given_up_steps);
+    Repair { generation, ranks, repaired, holders: rank.survivors(), lost_steps }
 }
 
 /// The world is whole again, or has another size: its next step is watched.

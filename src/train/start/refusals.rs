@@ -32,7 +32,20 @@ pub(super) fn check(
     refuse(cgroup::total_memory_bytes().and_then(|memory| need.refusal(memory)))?;
     refuse(check_freeze(layout, &config.model.freeze).err().map(|error| error.to_string()))?;
     refuse(without_effect(config, layout))?;
+    refuse(scaled_beyond(config, samples))?;
     refuse(too_few(config, graph, layout, samples, owners))
+}
+
+/// A rate that would be scaled for more samples than a step can have.
+fn scaled_beyond(config: &Config, samples: u64) -> Option<String> {
+    let (batch, reference) = (config.train.global_batch, config.schedule.reference_batch?);
+    (batch > samples).then(|| {
+        format!(
+            "train.global_batch = {batch}, and the training set has {samples} samples: no step has \
+             more, and schedule.reference_batch = {reference} would scale the learning rate for \
+             {batch}: write train.global_batch = {samples} at most"
+        )
+    })
 }
 
 /// Keys that can have no effect on this model: as the configuration's own (`config/effect.rs`), but
@@ -126,6 +139,17 @@ mod tests {
         assert_eq!(refused_keys(&["fc10.", "fc11."], Some(0.1)), "");
         assert!(refused_keys(&["fc11."], Some(0.1)).contains("only that of fc11."));
         assert_eq!(refused_keys(&["fc11."], Some(1.0)), "");
+    }
+
+    #[test]
+    fn a_rate_is_not_scaled_for_samples_that_no_step_has() {
+        let mut config = Config::default();
+        config.train.global_batch = 500;
+        assert_eq!(scaled_beyond(&config, 120), None, "the batch is what there is");
+        config.schedule.reference_batch = Some(100);
+        assert_eq!(scaled_beyond(&config, 500), None);
+        let refused = scaled_beyond(&config, 499).expect("500 of 499");
+        assert!(refused.contains("write train.global_batch = 499"), "{refused}");
     }
 
     fn refused_norms(

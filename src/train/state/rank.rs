@@ -44,6 +44,8 @@ pub struct Rank {
     pub newcomers: Vec<u32>,
     /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
     pub living: Vec<(u32, String)>,
+    /// Committed steps that were given up since the last repair.
+    pub given_up_steps: u64,
 }
 
 impl Rank {
@@ -57,8 +59,19 @@ impl Rank {
         plan: Plan,
     ) -> Self {
         let (clock, newcomers, living) = (Arc::clone(&process.clock), Vec::new(), Vec::new());
-        let mut rank =
-            Self { comm, world, state, process, storage, clock, plan, newcomers, living };
+        let given_up_steps = 0;
+        let mut rank = Self {
+            comm,
+            world,
+            state,
+            process,
+            storage,
+            clock,
+            plan,
+            newcomers,
+            living,
+            given_up_steps,
+        };
         rank.watch_neighbours();
         rank
     }
