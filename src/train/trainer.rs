@@ -15,12 +15,13 @@ use crate::train::exchange::{Context, Exchange, Sums};
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
 use crate::train::record::{Record, inexact, waiting};
+use crate::train::repair::comparison::{self, Proved};
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
+use crate::train::repair::rollback;
 use crate::train::repair::size::{InEpoch, Resizer};
 use crate::train::repair::spares::Spares;
 use crate::train::repair::world::{self, Lasting, Tries};
-use crate::train::repair::{comparison, rollback};
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
 use crate::train::vote::{self, Requests};
@@ -164,13 +165,9 @@ impl Trainer {
         also: Requests,
         attempted: Result<T, TrainError>,
     ) -> Result<(T, Requests), TrainError> {
-        let mut kinds = None;
+        let mut proved = Proved::Before;
         let proven = attempted.and_then(|value| {
-            let Self { rank, record, integrity, exchange, .. } = self;
-            kinds = comparison::prove(rank, |rank, newcomers| {
-                exchange.forget();
-                rollback::answer_newcomers(rank, record, integrity, newcomers)
-            })?;
+            proved = comparison::prove(&mut self.rank)?;
             Ok(value)
         });
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
@@ -179,7 +176,15 @@ impl Trainer {
         requests.unsaved = also.unsaved;
         let voted = vote::vote(&mut self.rank, requests, proven)?;
         // All have heard it, or none.
-        kinds.into_iter().for_each(|kinds| self.compute_with(&kinds));
+        match proved {
+            Proved::Before => {}
+            Proved::Alike(kinds) => self.compute_with(&kinds),
+            Proved::Differ(newcomers) => {
+                let Self { rank, record, integrity, exchange, .. } = self;
+                exchange.forget();
+                return Err(rollback::answer_newcomers(rank, record, integrity, &newcomers));
+            }
+        }
         Ok(voted)
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use kintsugi::observe::event::Kind;
+use kintsugi::observe::event::{Kind, ROLLBACK, RecoveryRecord};
 use kintsugi::observe::ledger::{self, Entry};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
@@ -79,7 +79,8 @@ fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_dif
     let (result, folder) = of_two("two-flip", &[&flip, EVERY]);
     assert_eq!(result.state_sha256, calm.state_sha256);
     assert_eq!(rollbacks(&folder), [20]);
-    assert!(result.recoveries.iter().all(|record| record.lost.is_empty()));
+    let told = |r: &RecoveryRecord| (r.rung.clone(), r.lost.len(), r.lost_steps);
+    assert_eq!(result.recoveries.iter().map(told).collect::<Vec<_>>(), [(ROLLBACK.into(), 0, 10)]);
     // A replacement takes the dead rank's memory over, and finds that the survivor's differs.
     for dead in 0..2 {
         let kill = format!(r#"}}, {{kind="kill", rank={dead}, step=27, phase="in_backward"}}]"#);
@@ -87,6 +88,8 @@ fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_dif
         let (result, folder) = of_two(&format!("two-flip-kill-{dead}"), &[&both, EVERY]);
         assert_eq!((result.state_sha256, result.exact), (calm.state_sha256.clone(), true));
         assert_eq!(rollbacks(&folder), [20], "rank {dead} died");
+        let given_up: u64 = result.recoveries.iter().map(|record| record.lost_steps).sum();
+        assert_eq!((given_up, result.lost_steps), (6, 6));
     }
     // The checkpoint of step 30 is begun before the comparison at step 30.
     let restart = [

@@ -5,12 +5,9 @@
 //! of its own, so it may be the one who is right; and if it is not, its flaw may be older than the
 //! death, and in the sums since: the others go back to what all held alike.
 
-use std::sync::PoisonError;
-
 use crate::cluster::wire;
 
 use crate::train::TrainError;
-use crate::train::state::State;
 use crate::train::state::arithmetic;
 use crate::train::state::proof::Proof;
 use crate::train::state::rank::Rank;
@@ -74,15 +71,22 @@ fn judge(answers: &[Answer]) -> Comparison {
     if ranks.is_empty() { Comparison::Equal } else { Comparison::Differ(ranks) }
 }
 
-/// Before the first vote of a repaired world: a newcomer that holds other bits than the survivors
-/// leaves before anything it computed counts, and `differ`, which gets these ranks, says what the
-/// others end their step with. What all compute with, in rank order, where this world has not told it yet.
-pub fn prove(
-    rank: &mut Rank,
-    differ: impl FnOnce(&mut Rank, &[usize]) -> TrainError,
-) -> Result<Option<Vec<String>>, TrainError> {
+/// What this world's ranks know of their states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proved {
+    /// It has been proven before.
+    Before,
+    /// All hold the same, and compute with these, in rank order.
+    Alike(Vec<String>),
+    /// These newcomers hold other bits. To be acted on when all have voted: one that left at once
+    /// could keep others from hearing it.
+    Differ(Vec<usize>),
+}
+
+/// Before the first vote of a repaired world: whether its newcomers hold the survivors' bits.
+pub fn prove(rank: &mut Rank) -> Result<Proved, TrainError> {
     if !rank.state.proof.is_due() {
-        return Ok(None);
+        return Ok(Proved::Before);
     }
     let mut answers = gather_answers(rank)?;
     if let Comparison::NeedsReference(reference) = judge(&answers) {
@@ -92,20 +96,10 @@ pub fn prove(
         answers = gather_answers(rank)?;
     }
     match judge(&answers) {
-        Comparison::Differ(ranks) => {
-            if ranks.contains(&rank.comm.rank()) {
-                return Err(leave(&rank.state));
-            }
-            tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
-            let error = differ(rank, &ranks);
-            // They are about to die, which ends this. Who revoked now could interrupt one that
-            // has not heard it yet: all would gather, lose nobody and compare once more.
-            gather_answers(rank)?;
-            Err(error)
-        }
+        Comparison::Differ(ranks) => Ok(Proved::Differ(ranks)),
         Comparison::Equal | Comparison::NeedsReference(_) => {
             rank.state.proof = Proof::default();
-            Ok(Some(answers.into_iter().map(|answer| answer.arithmetic).collect()))
+            Ok(Proved::Alike(answers.into_iter().map(|answer| answer.arithmetic).collect()))
         }
     }
 }
@@ -117,14 +111,6 @@ fn gather_answers(rank: &mut Rank) -> Result<Vec<Answer>, TrainError> {
     let answer = Answer { unproven: proof.is_unproven(), hash, arithmetic };
     let words = rank.comm.all_gather_u64(&answer.to_words())?;
     Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
-}
-
-/// What this rank holds must not be taken over by the next newcomer.
-fn leave(state: &State) -> TrainError {
-    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
-    let text = "the state that it took over differs from the survivors'";
-    tracing::error!("{text}: this rank leaves, the next newcomer gets the state from a survivor");
-    TrainError::Evicted(text.into())
 }
 
 #[cfg(test)]

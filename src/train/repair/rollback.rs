@@ -1,5 +1,7 @@
 //! Replicas that differ: everybody goes back to the last state that all held alike.
 
+use std::sync::PoisonError;
+
 use crate::cluster::comm::CommError;
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
@@ -8,6 +10,7 @@ use crate::train::TrainError;
 use crate::train::record::Record;
 use crate::train::record::inexact;
 use crate::train::repair::integrity::{GOING_BACK_MAX, Integrity, Judgement, Vote, judge};
+use crate::train::state::State;
 use crate::train::state::rank::Rank;
 
 /// What follows from the hashes of all ranks; the same on every rank.
@@ -29,13 +32,16 @@ pub fn answer(
     }
 }
 
-/// What the others end their step with where newcomers, these ranks, hold another state.
+/// What ends the step of all where these newcomers hold another state than the others.
 pub fn answer_newcomers(
     rank: &mut Rank,
     record: &mut Record,
     integrity: &mut Integrity,
     newcomers: &[usize],
 ) -> TrainError {
+    if newcomers.contains(&rank.comm.rank()) {
+        return leave(&rank.state);
+    }
     if integrity.is_on() {
         let who = format!("{} took over another state", named(&rank.world, newcomers));
         return go_back(rank, record, integrity, (newcomers, &who));
@@ -45,6 +51,14 @@ pub fn answer_newcomers(
         record.event(rank, doubtful);
     }
     TrainError::Comm(CommError::ProcFailed)
+}
+
+/// What this rank holds must not be taken over by the next newcomer.
+fn leave(state: &State) -> TrainError {
+    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
+    let text = "the state that it took over differs from the survivors'";
+    tracing::error!("{text}: this rank leaves, the next newcomer gets the state from a survivor");
+    TrainError::Evicted(text.into())
 }
 
 /// Whether this rank is the one of those who stay that speaks for all.
