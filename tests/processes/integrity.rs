@@ -56,11 +56,11 @@ fn a_rank_whose_weights_differ_is_evicted_and_the_bits_are_the_calm_runs() {
     assert!(named, "the event log names the rank");
 }
 
-/// A run of two ranks.
-fn of_two(name: &str, more: &[&str]) -> (RunResult, PathBuf) {
+/// A run of few ranks.
+fn of(ranks: &str, name: &str, more: &[&str]) -> (RunResult, PathBuf) {
     let folder = run_dir(&format!("integrity-{name}"));
     let mut command = kintsugi();
-    command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
+    command.arg("launch").args(["-n", ranks]).arg(project("configs/mlp_synthetic.toml"));
     command.arg("--run-dir").arg(&folder);
     for value in more {
         command.args(["-s", value]);
@@ -74,9 +74,9 @@ fn of_two(name: &str, more: &[&str]) -> (RunResult, PathBuf) {
 #[test]
 fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_differs() {
     let _turn = alone();
-    let (calm, _) = of_two("two-calm", &[]);
+    let (calm, _) = of("2", "two-calm", &[]);
     let flip = FLIP.replace("rank=2", "rank=1");
-    let (result, folder) = of_two("two-flip", &[&flip, EVERY]);
+    let (result, folder) = of("2", "two-flip", &[&flip, EVERY]);
     assert_eq!(result.state_sha256, calm.state_sha256);
     assert_eq!(rollbacks(&folder), [20]);
     let told = |r: &RecoveryRecord| (r.rung.clone(), r.lost.len(), r.lost_steps);
@@ -85,7 +85,7 @@ fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_dif
     for dead in 0..2 {
         let kill = format!(r#"}}, {{kind="kill", rank={dead}, step=27, phase="in_backward"}}]"#);
         let both = flip.replace("}]", &kill);
-        let (result, folder) = of_two(&format!("two-flip-kill-{dead}"), &[&both, EVERY]);
+        let (result, folder) = of("2", &format!("two-flip-kill-{dead}"), &[&both, EVERY]);
         assert_eq!((result.state_sha256, result.exact), (calm.state_sha256.clone(), true));
         assert_eq!(rollbacks(&folder), [20], "rank {dead} died");
         let given_up: u64 = result.recoveries.iter().map(|record| record.lost_steps).sum();
@@ -99,9 +99,44 @@ fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_dif
         &flip,
         EVERY,
     ];
-    let (result, _) = of_two("two-flip-restart", &restart);
+    let (result, _) = of("2", "two-flip-restart", &restart);
     assert_eq!((result.state_sha256, result.exact), (calm.state_sha256, true));
     assert!(result.restarts.iter().all(|restart| restart.step <= 20), "{:?}", result.restarts);
+}
+
+#[test]
+fn all_survivors_go_back_where_a_replacement_takes_over_another_state_and_nobody_else_is_lost() {
+    let _turn = alone();
+    let (calm, _) = of("3", "three-calm", &[]);
+    let flip = FLIP.replace("}]", r#"}, {kind="kill", rank=2, step=26, phase="in_forward"}]"#);
+    let (result, folder) = of("3", "three-flip-kill", &[&flip, EVERY, "checkpoint.every=6steps"]);
+    assert_eq!((result.state_sha256, result.exact), (calm.state_sha256, true));
+    assert_eq!(rollbacks(&folder), [20]);
+    assert_eq!(result.restarts, []);
+    let lost: Vec<u32> = result.recoveries.iter().flat_map(|r| &r.lost).map(|l| l.rank).collect();
+    assert_eq!(lost, [2, 2], "it, and the replacement that took its memory over");
+}
+
+#[test]
+fn what_a_restart_does_not_trust_is_in_no_checkpoint() {
+    let _turn = alone();
+    // Rank 0 writes down what it alone holds, and nobody has compared it when all are started again.
+    let keys = [
+        r#"recovery.ladder=["restart"]"#,
+        "recovery.integrity_every=off",
+        "train.steps=30",
+        "checkpoint.every=30steps",
+        "evaluation.every=10steps",
+        r#"faults.plan=[{kind="bit_flip", rank=0, step=30, phase="in_publish"},
+            {kind="kill", rank=2, step=31, phase="in_evaluation"}]"#,
+    ];
+    let (result, folder) = of("3", "untrusted", &keys);
+    let (calm, calm_folder) = of("3", "untrusted-calm", &keys[1..5]);
+    assert_eq!(result.state_sha256, calm.state_sha256, "the majority's");
+    assert!(!result.exact, "the flaw may be older than the end");
+    let weights = "checkpoints/step-00000030/model.safetensors";
+    let [ours, theirs] = [folder, calm_folder].map(|folder| std::fs::read(folder.join(weights)));
+    assert!(ours.unwrap() == theirs.unwrap(), "the checkpoint is of another state");
 }
 
 #[test]

@@ -416,6 +416,29 @@ fn a_newcomer_on_a_new_host_gets_a_node_of_its_own() {
 }
 
 #[test]
+fn a_rank_that_went_back_and_has_no_copy_is_still_who_it_was() {
+    let old = two();
+    let resident = |slot: usize, step: Option<u64>| Resident {
+        slot,
+        step,
+        generation: 0,
+        set: SetIdentity::default(),
+        pid: old.members[slot].pid,
+        host: old.members[slot].host.clone(),
+    };
+    let holdings = Holdings {
+        residents: vec![resident(0, Some(3)), resident(1, None)],
+        source: 0,
+        receivers: vec![1],
+        step: 3,
+    };
+    let (world, lost) = next_world(&old, &holdings, &[]);
+    let seats =
+        |world: &World| world.members.iter().map(|m| (m.rank, m.member, m.pid)).collect::<Vec<_>>();
+    assert_eq!((seats(&world), lost), (seats(&old), Vec::new()));
+}
+
+#[test]
 fn slots_beyond_the_old_ranks_make_the_world_larger() {
     let resident = |slot: usize, step: Option<u64>| Resident {
         slot,

@@ -5,7 +5,7 @@ use super::rollcall::{Answer, Holdings, Resident};
 use crate::cluster::world::{Member, Role, World};
 
 /// The world after a repair, and the members that it lost. Slots held by a process without state
-/// have a new member; slots that nobody holds are dropped; slots beyond the old ranks make the
+/// have a new member, unless it held them before; slots that nobody holds are dropped; slots beyond the old ranks make the
 /// world larger. All count as one generation. `waiting` are the spares, in the gathering's order.
 pub(super) fn next_world(
     old: &World,
@@ -13,7 +13,11 @@ pub(super) fn next_world(
     waiting: &[&Answer],
 ) -> (World, Vec<Member>) {
     let ranks = old.ranks();
-    let fresh = holdings.residents.iter().filter(|r| r.step.is_none());
+    // Who went back and had no copy of that state is still who it was.
+    let stayed = |r: &Resident| {
+        old.member_at(r.slot).is_some_and(|member| member.pid == r.pid && member.host == r.host)
+    };
+    let fresh = holdings.residents.iter().filter(|r| r.step.is_none() && !stayed(r));
     let (replacing, growing): (Vec<&Resident>, Vec<_>) = fresh.partition(|r| r.slot < ranks);
     let filled: Vec<usize> = replacing.iter().map(|r| r.slot).collect();
     let dropped: Vec<usize> =

@@ -261,6 +261,11 @@ impl Writer {
         Some(Ticket { buffers, shared: Arc::clone(&self.shared) })
     }
 
+    /// Whether its thread has ended, or never began.
+    pub fn is_gone(&self) -> bool {
+        self.shared.lock().gone
+    }
+
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.
     pub fn submit(&self, snapshot: Snapshot) {
         self.shared.submit(snapshot);

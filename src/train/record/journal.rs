@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, RecoveryRecord, VERSION};
-use crate::observe::ledger::{Committed, Entry, Ledger};
+use crate::observe::ledger::{self, Committed, Entry, Ledger};
 use crate::observe::log::{EventLog, last_lines};
 use crate::observe::metrics::Metrics;
 use crate::observe::notice::act_on;
@@ -19,6 +19,7 @@ use crate::observe::progress::Progress;
 use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
+use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
 
 /// Names within the run directory.
@@ -321,6 +322,21 @@ impl Journal {
             act_on(&format!("cannot write {name}: {error}; {gaps}"));
         }
     }
+}
+
+/// What the ledger has to take back before the next step is written: steps that were committed and
+/// given up, or what a writer that died in the vote alone took for committed.
+pub fn taken_back(storage: &dyn Storage, position: &Position, attempt: u32) -> Option<Entry> {
+    let to = position.step;
+    let later = ledger::counted_after(storage, to);
+    if later.is_empty() {
+        return None;
+    }
+    let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
+    Some(match given_up {
+        true => Entry::Rollback { to, attempt },
+        false => Entry::Withdrawn { to, attempt },
+    })
 }
 
 #[cfg(test)]

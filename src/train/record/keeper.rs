@@ -12,7 +12,7 @@ use crate::config::{Every, Span};
 use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, name_of};
-use crate::observe::ledger::{self, Entry};
+use crate::observe::ledger::Entry;
 use crate::observe::refusal::to_write;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -23,7 +23,7 @@ use crate::train::checkpoint;
 use crate::train::checkpoint::{Copying, TrainState, Writer, automatic};
 use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
-use crate::train::record::journal::Journal;
+use crate::train::record::journal::{self, Journal};
 use crate::train::record::outcome;
 use crate::train::state::State;
 use crate::train::state::digest;
@@ -126,28 +126,18 @@ impl Keeper {
     pub fn take_over(&mut self, rank: &Rank, journal: &mut Journal) -> Option<Entry> {
         let position = &rank.state.position;
         self.world_next_member = rank.world.next_member;
+        let rollback =
+            journal::taken_back(self.means.storage.as_ref(), position, rank.world.attempt);
+        if let Some(Entry::Rollback { to, .. }) = rollback {
+            // A writer that died may have published one of a step that is given up.
+            checkpoint::store::remove_later(self.means.storage.as_ref(), to);
+        }
         self.find_last(position.step, journal.seconds());
-        let rollback = self.rollback(position, rank.world.attempt);
         journal.take_over(&position.ledger_tail, rollback);
         if self.means.facts.every != Every::Never {
             self.writer();
         }
         rollback
-    }
-
-    /// What the ledger has to take back before the next step is written: steps that were committed
-    /// and given up, or what a writer that died in the vote alone took for committed.
-    fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
-        let to = position.step;
-        let later = ledger::counted_after(self.means.storage.as_ref(), to);
-        if later.is_empty() {
-            return None;
-        }
-        let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
-        Some(match given_up {
-            true => Entry::Rollback { to, attempt },
-            false => Entry::Withdrawn { to, attempt },
-        })
     }
 
     /// Checkpoints go on from the newest that any writer of this run published.
@@ -179,6 +169,8 @@ impl Keeper {
     }
 
     fn writer(&mut self) -> &Writer {
+        // One whose thread panicked has said so; the next checkpoint gets another.
+        self.writer.take_if(|writer| writer.is_gone());
         let (means, standing) = (&self.means, &self.persisting);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {

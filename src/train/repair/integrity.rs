@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::config::{Interval, seed};
 
+use crate::train::state::proof::Proof;
 use crate::train::state::{State, StateCopy};
 
 /// Times in a row that a run goes back to the same state before it gives up: what is wrong then
@@ -111,6 +112,12 @@ impl Integrity {
             }
             None => false,
         };
+        if !whole {
+            // What it lacks must not be taken from its own slots.
+            state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
+        }
+        // A hash that is known, or being made, is of another state.
+        state.proof = Proof::default();
         state.is_held = whole;
         state.position.gone_back = gone_back;
     }

@@ -74,8 +74,8 @@ struct Own {
 pub struct Outlived {
     /// Whether every rank has a state now.
     pub found: bool,
-    /// Where none is taken since what outlived them differs: the last step after which all were
-    /// found to hold the same.
+    /// Where what outlived them differs, and none is taken that all hold alike: the last step after
+    /// which all were found to hold the same.
     pub verified: Option<u64>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
     pub unhoused: Vec<u32>,
@@ -132,14 +132,14 @@ fn take(
         let compared = compare(comm, repairing, key, own)?;
         match compared.majority {
             Majority::Agreed { hash, source, differing } => {
-                let doubted = most.is_some() || verified.is_some();
-                if differing.is_empty() && (!doubted || compared.holders > 1) {
+                if differing.is_empty() && (verified.is_none() || compared.holders > 1) {
                     // Those who agree on a later one must not be believed after the next end.
                     give_up(repairing.state, most.map(|(later, ..)| later));
                     hand_over(comm, repairing, (key, hash), source, world)?;
                     return Ok((true, None));
                 }
                 most = most.or(Some((key, hash, source)));
+                verified = compared.verified;
             }
             Majority::Disputed(_) => verified = compared.verified,
             Majority::Nobody => {}
@@ -150,7 +150,7 @@ fn take(
     let mut doubted = repairing.state.copy(None);
     doubted.position.exact = false;
     repairing.state.put(&doubted, world.generation);
-    Ok((true, None))
+    Ok((true, verified))
 }
 
 fn give_up(state: &State, key: Option<Key>) {
