@@ -37,7 +37,6 @@ use memory::arrange::Choice;
 use memory::far::Place;
 use memory::limits::Limits;
 use memory::shown::MemoryPlan;
-use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 use subject::Subject;
 
@@ -220,7 +219,7 @@ pub fn check_room(
     device: &Device,
     graph: &Graph,
     frozen: &[bool],
-    work: Work,
+    work: &Work,
     threads: usize,
     limits: &Limits,
 ) -> Result<(), EngineError> {
@@ -230,9 +229,7 @@ pub fn check_room(
         }
         Kind::Cpu(element) => {
             let subject = Subject::new(graph, element, frozen, limits);
-            let samples =
-                [(work.training, Direction::Training), (work.evaluation, Direction::Inference)];
-            cpu::machine::Machine::new(subject, threads)?.check(samples, work.workers)
+            cpu::machine::Machine::new(subject, threads)?.check(&work.batches, work.workers)
         }
         Kind::Cuda(precision) => cuda::room::check(precision, graph, frozen, work, limits),
     }

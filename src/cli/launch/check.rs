@@ -86,8 +86,9 @@ fn check(begun: Begun, owners: Owners, past: Past) -> Result<Vec<Finding>, Refus
     job.run.check_makeable()?;
     let config = &job.config;
     let sets = sets::look(config)?;
-    let model = feasible::model(config, &*sets.train.source, resolve_owners(config))?;
-    feasible::check_room(config, &model, resolve_owners(config), Together::WithOthers)?;
+    let owners = resolve_owners(config);
+    let model = feasible::model(config, &*sets.train.source, owners)?;
+    feasible::check_room(config, &model, &sets, owners, Together::WithOthers)?;
     if there == Found::Unfinished {
         let validation = sets.validation.as_ref().map(|set| &*set.source);
         began_with::check(job.run.storage(), set::identity(&*sets.train.source, validation))?;

@@ -32,10 +32,10 @@ struct Planned {
 impl Machine {
     /// Refuses a budget of the near tier that is too small for what is going to be computed, with
     /// the least that would do, and a spill folder without room for so many workers. Keeps nothing.
-    pub fn check(&self, work: [(usize, Direction); 2], workers: u64) -> Result<(), EngineError> {
+    pub fn check(&self, work: &[(usize, Direction)], workers: u64) -> Result<(), EngineError> {
         let mut most: Option<(usize, EngineError)> = None;
-        for (samples, direction) in work {
-            let planned = match self.planned(samples.max(1), direction)? {
+        for &(samples, direction) in work {
+            let planned = match self.planned(samples, direction)? {
                 Ok(planned) => planned,
                 Err((wanted_bytes, refused)) => {
                     if most.as_ref().is_none_or(|(most_bytes, _)| wanted_bytes > *most_bytes) {

@@ -19,16 +19,22 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the workers of a process are going to compute.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Work {
     /// How many of them there are.
     pub workers: u64,
-    /// Samples at a time, in training.
-    pub training: usize,
-    /// The same, in evaluation.
-    pub evaluation: usize,
+    /// Samples at a time, each number that comes up.
+    pub batches: Vec<(usize, Direction)>,
     /// Whether others on the device begin now, too: what they will take is not taken yet.
     pub together: Together,
+}
+
+impl Work {
+    /// The largest number of samples at a time; 0: there are none.
+    fn most(&self, direction: Direction) -> usize {
+        let own = self.batches.iter().filter(|(_, of)| *of == direction);
+        own.map(|(samples, _)| *samples).max().unwrap_or(0)
+    }
 }
 
 /// With whom a process begins.
@@ -48,14 +54,13 @@ pub fn check(
     precision: Precision,
     graph: &Graph,
     frozen: &[bool],
-    work: Work,
+    work: &Work,
     limits: &Limits,
 ) -> Result<(), EngineError> {
     let (element, layout) = (precision.element(), &layout::of(graph));
     let card = Card::of(0, element)?;
     let mut plans = Plans::new(&card, precision)?;
-    let mut bytes = |samples: usize, direction: Direction| {
-        let batch = samples.max(1);
+    let mut bytes = |&(batch, direction): &(usize, Direction)| {
         let request = Request { graph, layout, batch, direction, element, frozen };
         let written = Written::least(request, Some(&mut plans), limits)?;
         let besides = written.script.besides_bytes(layout);
@@ -68,8 +73,10 @@ pub fn check(
         };
         Ok::<_, EngineError>(most.min(limits.budget_bytes.unwrap_or(usize::MAX)) as u64)
     };
-    let training = bytes(work.training, Direction::Training)?;
-    let each = training.max(bytes(work.evaluation, Direction::Inference)?);
+    let mut each = 0;
+    for batch in &work.batches {
+        each = each.max(bytes(batch)?);
+    }
     let until = Instant::now() + WAIT_MAX;
     for (worker, sharing) in cards(work)? {
         let context = &Card::of(worker, element)?.context;
@@ -81,7 +88,8 @@ pub fn check(
             }
             if needed > all as u64 || Instant::now() >= until {
                 let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
-                let Work { training, evaluation, .. } = work;
+                let [training, evaluation] =
+                    [Direction::Training, Direction::Inference].map(|way| work.most(way));
                 return Err(EngineError::Refused(format!(
                     "device.kind: \"cuda\": {needed} needed on a card ({sharing} workers, \
                      {training} samples at a time, {evaluation} in evaluation), and {free} of its \
@@ -98,7 +106,7 @@ pub fn check(
 
 /// A worker on each of the process's cards, and how many there are that want room, those of other
 /// processes included where they begin now, too.
-fn cards(work: Work) -> Result<Vec<(usize, u64)>, EngineError> {
+fn cards(work: &Work) -> Result<Vec<(usize, u64)>, EngineError> {
     let mut cards: BTreeMap<String, (usize, u64)> = BTreeMap::new();
     for worker in 0..work.workers.max(1) as usize {
         let place = Place::of(worker)?;

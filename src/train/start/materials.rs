@@ -156,13 +156,14 @@ fn rehearsal(around: &Surroundings) -> Rehearsal {
 /// The sets cannot be had, or the run is one that cannot be trained.
 fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
-    let Sets { train, validation, occasion } = sets::await_data(around, outage)?;
-    let model = feasible::model(config, &*train.source, around.owners)?;
+    let sets = sets::await_data(around, outage)?;
+    let model = feasible::model(config, &*sets.train.source, around.owners)?;
     let together = match around.entry {
         Entry::Initial => Together::WithOthers,
         _ => Together::Alone,
     };
-    feasible::check_room(config, &model, around.owners, together)?;
+    feasible::check_room(config, &model, &sets, around.owners, together)?;
+    let Sets { train, validation, occasion } = sets;
     let feasible::Model { graph, arithmetic, .. } = model;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = &around.arguments.run_dir;
