@@ -42,6 +42,11 @@ pub trait Machine {
         direction: Direction,
     ) -> Result<(Self::Program, Option<Unpriced>), EngineError>;
 
+    /// Takes so much of the far tier for a program that can do with less; whether it is there.
+    fn takes(&mut self, _far_bytes: usize) -> Result<bool, EngineError> {
+        Ok(true)
+    }
+
     /// Runs a program so from now on.
     fn hold(&mut self, program: &mut Self::Program, arranged: &Arranged)
     -> Result<(), EngineError>;
@@ -135,18 +140,22 @@ impl<P> Kept<P> {
         Ok(costs)
     }
 
-    /// Takes the quickest arrangement by measured prices in place of the one at hand.
+    /// Takes the quickest arrangement by measured prices in place of the one at hand, which stays
+    /// for good where the far tier has no room for another.
     fn improve<M: Machine<Program = P>>(
         &mut self,
         machine: &mut M,
         mut outlook: Outlook,
-    ) -> Result<Expected, EngineError> {
+    ) -> Result<Option<Expected>, EngineError> {
         let Subject { graph, limits, .. } = machine.subject();
         let arranged = outlook.improve(graph, limits).clone();
+        if !machine.takes(arranged.far_bytes)? {
+            return Ok(None);
+        }
         machine.hold(&mut self.program, &arranged)?;
         let expected = outlook.expected(self.batch, machine.near_bytes(&self.program));
         self.outlook = Some(outlook);
-        Ok(expected)
+        Ok(Some(expected))
     }
 }
 
@@ -188,7 +197,7 @@ impl<M: Machine> Executor<M> {
             let costs = kept.measure(&mut self.machine, &unpriced)?;
             let Unpriced { draft, arranged, budget_bytes } = unpriced;
             let outlook = Outlook::new(draft, arranged, costs, budget_bytes);
-            self.expected.push(kept.improve(&mut self.machine, outlook)?);
+            self.expected.extend(kept.improve(&mut self.machine, outlook)?);
         }
         self.programs.push(kept);
         Ok(self.programs.len() - 1)
@@ -202,7 +211,7 @@ impl<M: Machine> Executor<M> {
         let (outcome, of_steps) = machine.run_timed(&mut kept.program, batch)?;
         let near_bytes = machine.near_bytes(&kept.program);
         match outlook.compare(&of_steps, kept.batch, near_bytes, &mut self.expected) {
-            Compared::Surprised => self.expected.push(kept.improve(machine, outlook)?),
+            Compared::Surprised => self.expected.extend(kept.improve(machine, outlook)?),
             Compared::Stays => kept.outlook = Some(outlook),
         }
         Ok(outcome)

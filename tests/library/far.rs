@@ -145,7 +145,7 @@ fn what_does_not_fit_a_file_system_is_refused_at_once_and_leaves_nothing() {
     let near = Arc::new(Arena::zeroed(3 * MIB));
     let ticket = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 3 * MIB }, 0);
     copies.finish(ticket).unwrap();
-    assert!(copies.measure().unwrap_err().to_string().contains("has no room"));
+    assert_ne!(copies.rates(&near), [1e9; 2], "it is measured within the room that there is");
 }
 
 /// For people: what this machine copies, alone and both ways at once.
@@ -165,7 +165,7 @@ fn speeds() {
             flow.bytes as f64 / flow.busy.as_secs_f64()
         };
         let alone = [Way::Out, Way::In, Way::Out, Way::In].map(&mut alone);
-        let both = [0; 3].map(|_| copies.measure().unwrap());
+        let both = [0; 3].map(|_| copies.rates(&near));
         let text = format!("{place:?}, bytes/s: out, in {alone:.0?}; at once {both:.0?}\n");
         std::io::stdout().write_all(text.as_bytes()).unwrap();
     }

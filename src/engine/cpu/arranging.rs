@@ -197,6 +197,10 @@ impl executor::Machine for Machine {
         Ok((held, None))
     }
 
+    fn takes(&mut self, far_bytes: usize) -> Result<bool, EngineError> {
+        self.moving.extend(&self.subject.limits, far_bytes)
+    }
+
     fn hold(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
         self.moving.reserve(&self.subject.limits, arranged.far_bytes)?;
         let plan = arranged.draft.clone().place();
@@ -230,7 +234,7 @@ impl executor::Machine for Machine {
     }
 
     fn rates(&mut self) -> Result<Option<[f64; 2]>, EngineError> {
-        self.moving.rates()
+        Ok(self.moving.rates(&self.arena))
     }
 
     fn load(&mut self, held: &Held, weights: &dyn WeightSource) -> Result<(), EngineError> {

@@ -1,6 +1,7 @@
 //! The far tier of an executor: what its programs have under way to there and back.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use kintsugi_ffi::arena::{Arena, Span};
@@ -16,6 +17,8 @@ use crate::engine::plan::steps::Way;
 pub struct Moving {
     copies: Option<Copies>,
     far_bytes: usize,
+    /// Bytes per second out and in while both go on, once that was measured.
+    rates: Option<[f64; 2]>,
     under_way: BTreeMap<(usize, Way), Ticket>,
 }
 
@@ -27,9 +30,23 @@ impl Moving {
         }
         // The old one goes first: nothing in it is needed between micro-batches.
         self.copies = None;
-        let far = Far::new(&limits.far, far_bytes).map_err(|error| of_tier(&error))?;
+        self.hold(Far::new(&limits.far, far_bytes), limits)
+    }
+
+    /// The same for a program that can do with the room that there is, and keeps it where a disk is
+    /// full by now: whether there is as much as it wants.
+    pub fn extend(&mut self, limits: &Limits, far_bytes: usize) -> Result<bool, EngineError> {
+        if limits.far != Place::Ram && self.far_bytes < far_bytes {
+            let Ok(far) = Far::new(&limits.far, far_bytes) else { return Ok(false) };
+            self.hold(Ok(far), limits)?;
+        }
+        self.reserve(limits, far_bytes).map(|()| true)
+    }
+
+    fn hold(&mut self, far: io::Result<Far>, limits: &Limits) -> Result<(), EngineError> {
+        let far = far.map_err(|error| of_tier(&error))?;
+        self.far_bytes = far.bytes();
         self.copies = Some(Copies::new(far, limits.link).map_err(|error| of_tier(&error))?);
-        self.far_bytes = far_bytes;
         Ok(())
     }
 
@@ -42,12 +59,11 @@ impl Moving {
         tried.map(drop).map_err(|error| EngineError::Refused(error.to_string()))
     }
 
-    /// Bytes per second out and in while both go on.
-    pub fn rates(&mut self) -> Result<Option<[f64; 2]>, EngineError> {
-        self.copies
-            .as_mut()
-            .map(|copies| copies.measure().map_err(|error| of_tier(&error)))
-            .transpose()
+    /// Bytes per second out and in while both go on, measured once, between the far tier and this
+    /// memory; `None`: nothing has to leave.
+    pub fn rates(&mut self, near: &Arc<Arena>) -> Option<[f64; 2]> {
+        let copies = self.copies.as_ref()?;
+        Some(*self.rates.get_or_insert_with(|| copies.rates(near)))
     }
 
     /// Begins a copy.
@@ -76,6 +92,48 @@ impl Moving {
 
 /// A process that has lost its far tier computes nothing any more. Another one may have a better
 /// disk.
-fn of_tier(error: &std::io::Error) -> EngineError {
+fn of_tier(error: &io::Error) -> EngineError {
     EngineError::Lost(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::Rate;
+
+    #[test]
+    fn who_can_do_with_less_keeps_what_there_is_where_there_is_no_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let there = Limits { far: Place::File(folder.path().to_owned()), ..Limits::none() };
+        // As a disk that was full by now: it takes no other file.
+        let gone = Limits { far: Place::File(PathBuf::from("/nowhere")), ..Limits::none() };
+        let mut moving = Moving::default();
+        moving.reserve(&there, 4096).expect("room");
+        assert_eq!(moving.extend(&gone, 8192), Ok(false));
+        assert_eq!((moving.far_bytes, moving.copies.is_some()), (4096, true));
+        assert_eq!(moving.extend(&there, 8192), Ok(true));
+        assert_eq!(moving.far_bytes, 8192);
+    }
+
+    #[test]
+    fn what_is_too_little_to_be_measured_has_a_rate_all_the_same() {
+        let near = Arc::new(Arena::zeroed(4096));
+        let limits = Limits { link: [None, Some(Rate(1000))], ..Limits::none() };
+        let mut moving = Moving::default();
+        assert_eq!(moving.rates(&near), None);
+        moving.reserve(&limits, 4096).expect("room");
+        assert_eq!(moving.rates(&near), Some([1e9, 1000.0]));
+    }
+
+    #[test]
+    fn a_worker_measures_once() {
+        let near = Arc::new(Arena::zeroed(1 << 20));
+        let mut moving = Moving::default();
+        moving.reserve(&Limits::none(), 1 << 20).expect("room");
+        let first = moving.rates(&near);
+        moving.reserve(&Limits::none(), 2 << 20).expect("room");
+        assert_eq!(moving.rates(&near), first);
+    }
 }

@@ -23,14 +23,16 @@ pub use super::lanes::{Flow, QUEUE_MAX, WAYS, Way};
 const UNFINISHED_MAX: usize = 1 << 16;
 /// No sleep is shorter, but the one that ends a copy: it would take longer than it says.
 const SLEEP_MIN: Duration = Duration::from_micros(200);
-/// To see how fast they are, copies are made each way for about so long, of so many bytes each,
-/// over so many places: together more than a processor's cache has.
+/// To see how fast they are, copies are made each way for about so long, of so many bytes each at
+/// most, over so many places: together more than a processor's cache has, where there is so much.
 const MEASURED_TIME: Duration = Duration::from_millis(50);
 const MEASURED_BYTES: usize = 4 << 20;
 const MEASURED_PLACES: usize = 16;
 /// So many at most; at least two, of a direction that is much slower than the other.
 const MEASURED_MAX: usize = 60;
 const MEASURED_MIN: usize = 2;
+/// Bytes per second of what cannot be measured.
+const ASSUMED_RATE: f64 = 1e9;
 
 /// A copy that was begun: give it to `finish`.
 #[derive(Debug)]
@@ -162,21 +164,31 @@ impl Copies {
         Traffic { out, back, waited: std::mem::take(&mut self.waited) }
     }
 
-    /// Bytes per second of each direction, out first, while both copy at once: measured now, with
-    /// room and threads of its own. An emulated link is as fast as it says.
-    ///
-    /// # Errors
-    /// There is no room for it, or a disk's.
-    pub fn measure(&mut self) -> io::Result<[f64; 2]> {
-        let half = MEASURED_PLACES * MEASURED_BYTES;
-        let far = Far::new(self.far.place(), 2 * half)?;
-        let (mut copies, near) = (Self::new(far, [None; 2])?, Arc::new(Arena::zeroed(2 * half)));
+    /// Bytes per second of each direction, out first, while both copy at once. An emulated link is
+    /// as fast as it says.
+    pub fn rates(&self, near: &Arc<Arena>) -> [f64; 2] {
+        // Nobody has to know: prices decide no bit.
+        let measured = self.measure(near).ok().flatten().unwrap_or([ASSUMED_RATE; 2]);
+        let most = self.link.map(|link| link.map_or(f64::INFINITY, |rate| rate.0 as f64));
+        [0, 1].map(|way| measured[way].min(most[way]))
+    }
+
+    /// The same without a link, measured now between what is there, with threads of its own;
+    /// nothing is under way, and nothing there is needed. `None`: it is too little to tell.
+    fn measure(&self, near: &Arc<Arena>) -> io::Result<Option<[f64; 2]>> {
+        let each = near.bytes().min(self.far.bytes()) / (WAYS.len() * MEASURED_PLACES);
+        let each = each.min(MEASURED_BYTES) / FAR_ALIGN_BYTES * FAR_ALIGN_BYTES;
+        if each == 0 {
+            return Ok(None);
+        }
+        let half = MEASURED_PLACES * each;
+        let mut copies = Self::new(self.far.clone(), [None; 2])?;
         // A disk reads what was never written faster than it can.
-        let whole = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 2 * half }, 0);
+        let whole = copies.begin(Way::Out, near, Span { offset: 0, bytes: 2 * half }, 0);
         copies.finish(whole)?;
         let [first, _] = copies.lanes.take_flows();
-        let each = first.busy.as_secs_f64() / (2 * MEASURED_PLACES) as f64;
-        let number = (MEASURED_TIME.as_secs_f64() / each.max(1e-9)) as usize;
+        let seconds = first.busy.as_secs_f64() / (2 * MEASURED_PLACES) as f64;
+        let number = (MEASURED_TIME.as_secs_f64() / seconds.max(1e-9)) as usize;
         let number = number.clamp(MEASURED_PLACES, MEASURED_MAX);
         let mut tickets = VecDeque::new();
         for at in 0..number {
@@ -187,18 +199,17 @@ impl Copies {
                 }
             }
             for way in WAYS {
-                let offset = at % MEASURED_PLACES * MEASURED_BYTES + way as usize * half;
-                let span = Span { offset, bytes: MEASURED_BYTES };
-                tickets.push_back(copies.begin(way, &near, span, offset));
+                let offset = at % MEASURED_PLACES * each + way as usize * half;
+                let span = Span { offset, bytes: each };
+                tickets.push_back(copies.begin(way, near, span, offset));
             }
         }
         // The direction of the large copy has ended one more.
         let flows = copies.lanes.wait_for_either(number as u64, 1 + MEASURED_MIN as u64);
         tickets.into_iter().try_for_each(|ticket| copies.finish(ticket))?;
-        let most = self.link.map(|link| link.map_or(f64::INFINITY, |rate| rate.0 as f64));
         // Whoever divides by it divides by no zero, however coarse the clock is.
         let speed = |flow: Flow| flow.bytes.max(1) as f64 / flow.busy.as_secs_f64().max(1e-9);
-        Ok([0, 1].map(|way| speed(flows[way]).min(most[way])))
+        Ok(Some(flows.map(speed)))
     }
 }
 

@@ -40,15 +40,14 @@ pub fn held_bytes(place: &Place) -> u64 {
     }
 }
 
-/// Room for what does not fit the near tier.
-#[derive(Debug)]
+/// Room for what does not fit the near tier. A clone is the same room.
+#[derive(Debug, Clone)]
 pub struct Far {
-    place: Place,
     bytes: usize,
     room: Room,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Room {
     Ram(Arc<Arena>),
     File(Arc<Disk>),
@@ -77,17 +76,12 @@ impl Far {
             })?)),
             Place::File(folder) => Room::File(Arc::new(Disk::new(folder, bytes as u64)?)),
         };
-        Ok(Self { place: place.clone(), bytes, room })
+        Ok(Self { bytes, room })
     }
 
     /// Bytes that were asked for.
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Where it lies.
-    pub fn place(&self) -> &Place {
-        &self.place
     }
 
     /// What one thread needs to copy.

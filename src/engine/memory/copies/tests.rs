@@ -183,14 +183,17 @@ fn a_link_takes_its_time_with_large_copies_and_with_small_ones() {
 
 #[test]
 fn speed_is_measured_and_an_emulated_link_is_as_fast_as_it_says() {
-    let [out, back] = in_memory(0, None).measure().expect("memory");
+    let near = &near(MIB);
+    let measured = |copies: &Copies| copies.measure(near).expect("there is room");
+    let [out, back] = measured(&in_memory(MIB, None)).expect("enough to tell");
     assert!(out.is_finite() && out > 1e6 && back.is_finite() && back > 1e6, "{out} {back}");
-    let mut slow = in_memory(0, Some(Rate(1000)));
-    assert_eq!(slow.measure().expect("memory"), [1000.0; 2]);
+    let mut slow = in_memory(MIB, Some(Rate(1000)));
+    assert_eq!(slow.rates(near), [1000.0; 2]);
     assert_eq!(slow.take_traffic(), Traffic::default());
+    assert_eq!(in_memory(64 * KIB, None).rates(near), [ASSUMED_RATE; 2]);
     let folder = tempfile::tempdir().expect("a folder");
-    let far = Far::new(&Place::File(folder.path().to_owned()), 0).expect("room");
-    let speeds = Copies::new(far, [None; 2]).expect("threads").measure().expect("room");
+    let far = Far::new(&Place::File(folder.path().to_owned()), MIB).expect("room");
+    let speeds = measured(&Copies::new(far, [None; 2]).expect("threads")).expect("enough to tell");
     assert!(speeds.iter().all(|speed| speed.is_finite() && *speed > 0.0), "{speeds:?}");
 }
 
