@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
-use super::{Config, Model, Shown, StagingMode, Validation};
+use super::{Config, Memory, Model, Shown, StagingMode, Validation};
 
 /// A runtime that is looked for, not named.
 const AUTO: &str = "auto";
@@ -21,7 +21,7 @@ pub fn resolve(config: &mut Config) -> Result<(), ConfigError> {
 }
 
 fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
-    let Config { data, staging, recovery, run, model, .. } = config;
+    let Config { data, staging, recovery, run, model, memory, .. } = config;
     let validation = match &mut data.validation {
         Some(Validation::Place(path)) => Some(path),
         _ => None,
@@ -39,6 +39,10 @@ fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
         if let Some(path) = path {
             *path = absolute(key, path, from)?;
         }
+    }
+    if memory.far != Memory::RAM {
+        let far = absolute("memory.far", Path::new(&memory.far), from)?;
+        memory.far = far.to_string_lossy().into_owned();
     }
     let directory = &mut recovery.resident_dir;
     *directory = absolute("recovery.resident_dir", directory, from)?;
@@ -111,6 +115,7 @@ mod tests {
         config.model.name = "mine.toml".into();
         config.model.init = Some("w.safetensors".into());
         config.run.runtime = "prte".into();
+        config.memory.far = "far/".into();
         config.train.reproducible = Some(true);
         config
     }
@@ -123,6 +128,7 @@ mod tests {
         assert_eq!(config.data.validation, Some("/val".into()));
         assert_eq!(config.recovery.resident_dir, Path::new("/dev/shm"));
         assert_eq!(config.run.runtime, "/home/me/prte");
+        assert_eq!(config.memory.far, "/home/me/far");
         assert_eq!(config.model.found_name(), "/home/me/mine.toml");
         assert_eq!(config.model.found_init(), Some("/home/me/w.safetensors".into()));
         let text = identity::resolved_text(&config);
