@@ -38,6 +38,8 @@ const OF_CARD: &str = "a card's far tier is memory of the host, as far away as i
 const DRIVERS: &str = "on a card unified memory is the driver's own, within what is free there: \
                        leave it out";
 const OF_UNIFIED: &str = "it is of memory.mode = \"unified\": leave it out";
+const ALL_STAYS: &str = "nothing leaves without a budget: set device.memory_budget too, or leave \
+                         it out";
 const NEVER_EVALUATED: &str = "it is of evaluations, and evaluation.every = \"never\" makes none: \
                                leave one of them out";
 const FREE: &str = "the asynchronous exchange does nothing with it: set train.exchange = \
@@ -116,6 +118,7 @@ const RULES: &[Rule] = &[
         |c| c.recovery.resident == Resident::Off,
         "recovery.resident = \"off\" keeps no state there: leave one of them out",
     ),
+    rule("recovery.regrow", asynchronous, FREE),
     rule("recovery.replace_slow", asynchronous, FREE),
     rule(
         "recovery.integrity_every",
@@ -152,6 +155,10 @@ const RULES: &[Rule] = &[
     ),
     rule("memory.design", |c| c.memory.mode != MemoryMode::Unified, OF_UNIFIED),
     rule("memory.policy", |c| c.memory.mode != MemoryMode::Unified, OF_UNIFIED),
+    rule("memory.far", all_stays, ALL_STAYS),
+    rule("memory.link", all_stays, ALL_STAYS),
+    rule("memory.design", all_stays, ALL_STAYS),
+    rule("memory.policy", all_stays, ALL_STAYS),
     rule(
         "faults.seed",
         |c| c.faults.mtbf_seconds.is_none(),
@@ -174,6 +181,12 @@ fn on_a_card(config: &Config) -> bool {
 /// Whether the card's driver moves what does not fit.
 fn managed(config: &Config) -> bool {
     on_a_card(config) && config.memory.mode == MemoryMode::Unified
+}
+
+/// Whether nothing has to leave, in modes in which nothing else does.
+fn all_stays(config: &Config) -> bool {
+    let by_budget = matches!(config.memory.mode, MemoryMode::Planned | MemoryMode::Unified);
+    by_budget && config.device.memory_budget.is_none()
 }
 
 fn synthetic(config: &Config) -> bool {

@@ -83,7 +83,6 @@ const ALWAYS: &[&str] = &[
     "evaluation.batch",
     "recovery.ladder",
     // Over several nodes, of which a configuration knows nothing.
-    "recovery.regrow",
     "recovery.node_timeout",
     "recovery.start_limit",
     "recovery.step_timeout",
@@ -105,7 +104,9 @@ const ASYNCHRONOUS: &[&str] = &["train.exchange=\"asynchronous\""];
 const ONE_EACH: &[&str] = &["train.owners=24", "train.global_batch=24"];
 const TWO_EACH: &[&str] = &["train.owners=24", "train.global_batch=48"];
 const CLOCK: &[&str] = &["train.max_seconds=5.0"];
+const PLANNED: &[&str] = &["memory.mode=\"planned\""];
 const UNIFIED: &[&str] = &["memory.mode=\"unified\""];
+const PAGED: &[&str] = &["memory.mode=\"unified\"", "device.memory_budget=\"1GiB\""];
 const ON_A_CARD: &[&str] = &["device.kind=\"cuda\"", "memory.mode=\"swap\""];
 const MANAGED: &[&str] = &["device.kind=\"cuda\"", "memory.mode=\"unified\""];
 const SWAPPED: &[&str] = &["memory.mode=\"swap\""];
@@ -209,6 +210,7 @@ const CASES: &[Case] = &[
     ),
     effect(("recovery.resident_dir", "\"/w\""), &["recovery.resident=\"off\""], "leave one", &[]),
     check(("recovery.resident_every", "2"), &[], NOT_YET, &[]),
+    effect(("recovery.regrow", "\"never\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("checkpoint.keep_best", "0"), &["checkpoint.every=\"never\""], "leave one", &[]),
@@ -219,12 +221,16 @@ const CASES: &[Case] = &[
     effect(("memory.link", "\"8GB/s\""), &[], "nothing is swapped", SWAPPED),
     effect(("memory.far", "\"/w\""), ON_A_CARD, "memory of the host", SWAPPED),
     effect(("memory.link", "\"8GB/s\""), ON_A_CARD, "memory of the host", SWAPPED),
-    effect(("memory.design", "\"division\""), MANAGED, "the driver's own", UNIFIED),
-    effect(("memory.policy", "\"lru\""), MANAGED, "the driver's own", UNIFIED),
+    effect(("memory.design", "\"division\""), MANAGED, "the driver's own", PAGED),
+    effect(("memory.policy", "\"lru\""), MANAGED, "the driver's own", PAGED),
     effect(("memory.granularity", "\"coarse\""), &[], "\"swap_sync\"", SWAPPED),
     effect(("memory.window", "2"), &[], "\"swap\"", SWAPPED),
-    effect(("memory.design", "\"division\""), &[], "\"unified\"", UNIFIED),
-    effect(("memory.policy", "\"lru\""), &[], "\"unified\"", UNIFIED),
+    effect(("memory.design", "\"division\""), &[], "\"unified\"", PAGED),
+    effect(("memory.policy", "\"lru\""), &[], "\"unified\"", PAGED),
+    effect(("memory.far", "\"/w\""), PLANNED, "without a budget", PAGED),
+    effect(("memory.link", "\"8GB/s\""), UNIFIED, "without a budget", PAGED),
+    effect(("memory.design", "\"division\""), UNIFIED, "without a budget", PAGED),
+    effect(("memory.policy", "\"lru\""), UNIFIED, "without a budget", PAGED),
     effect(("faults.seed", "3"), &[], "random kills", &["faults.mtbf_seconds=9.0"]),
 ];
 

@@ -177,6 +177,7 @@ fn what_is_asked_of_a_checkpoint_and_would_change_nothing_is_refused() {
         ("data.image_size=64", "looks at pictures of 16 pixels"),
         ("train.label_smoothing=0.2", "is of training alone"),
         ("optimizer.ema_decay=0.9", "is of training alone"),
+        ("device.memory_budget=1KB", "is of a run's ranks"),
     ] {
         let (code, said) = judged(set);
         assert!(code == Some(2) && said.contains(why), "{set}: {said}");

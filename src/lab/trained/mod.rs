@@ -151,6 +151,9 @@ fn idle(text: &str, snapshot: &Snapshot) -> Option<String> {
         _ if key == "model.name" => {
             Some(format!("the model is that of the checkpoint, {}", snapshot.model_name.shown()))
         }
+        _ if key == "device.memory_budget" => {
+            Some("it is of a run's ranks; here one batch at a time takes what it takes".into())
+        }
         // With what is not known it is refused as anywhere.
         "train" | "optimizer" | "schedule" | "checkpoint" | "recovery" | "staging" | "memory"
         | "faults" => Some("it is of training alone, and changes nothing here".into()),

@@ -4,9 +4,7 @@
 //! is `tests/processes/asynchronous.rs`.)
 
 use super::play::{ASYNCHRONOUS, NO_RESIDENT, Planned, Repair};
-use super::rows::{
-    NO_REGROW, RESTART, Row, SHRINK, VICTIMS, elsewhere, kill, kill_who, planned, row,
-};
+use super::rows::{RESTART, Row, SHRINK, VICTIMS, elsewhere, kill, kill_who, planned, row};
 
 /// Momentum tolerates little delay, and this network little momentum.
 const MOMENTUM: &str = "optimizer.momentum=0.5";
@@ -54,7 +52,7 @@ fn repairs() -> Vec<Row> {
     let receiver = vec![first(), kill_who("newcomer", 20, "in_transfer")];
     let again = vec![first(), kill_who("newcomer", 20, "before_first_commit")];
     let spare = free(Repair::Live, 2, two()).with(&["recovery.spares=2"]);
-    let shrunk = free(Repair::Shrunk, 2, two()).with(&[SHRINK, NO_REGROW]);
+    let shrunk = free(Repair::Shrunk, 2, two()).with(&[SHRINK]);
     let memory = free(Repair::Again, 0, vec![kill(0, 33, "in_all_reduce")]).with(&[RESTART]);
     let disk = free(Repair::Checkpoint, 0, vec![kill(0, 33, "in_all_reduce")]);
     let disk = disk.with(&[RESTART, NO_RESIDENT]);
