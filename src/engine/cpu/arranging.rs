@@ -117,6 +117,10 @@ impl Machine {
             }
             Err(TooSmall { wanted_bytes }) => wanted_bytes,
         };
+        // What is said is of the arrangement that would do with that.
+        if let Ok(arranged) = self.remote(&planned, limits, wanted_bytes) {
+            planned.arranged = arranged;
+        }
         let plan = MemoryPlan::of(
             &planned.draft,
             &self.subject.graph,
@@ -252,5 +256,34 @@ impl executor::Machine for Machine {
 
     fn enter(&mut self) {
         self.team.enter();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::memory::far::Place;
+    use crate::engine::plan::tensor::ElementType;
+    use crate::model::catalogue;
+
+    /// What is said of a pager's budget of no bytes.
+    fn refusal(far: Place) -> String {
+        let graph = catalogue::build("resnet20", [3, 32, 32], 10, 1.0).expect("in the catalogue");
+        let (mode, budget_bytes) = (MemoryMode::Unified, Some(0));
+        let limits = Limits { mode, budget_bytes, far, ..Limits::none() };
+        let subject = Subject::new(&graph, ElementType::F32, &[], &limits);
+        let machine = Machine::new(subject, 1).expect("there is a processor");
+        machine.fitting(40, Direction::Training).map(drop).expect_err("too small").to_string()
+    }
+
+    #[test]
+    fn the_least_that_would_do_is_no_less_than_the_most_that_it_holds() {
+        let said = refusal(Place::Ram);
+        let megabytes: Vec<f64> =
+            said.split('(').filter_map(|text| text.split_once(" MB")?.0.parse().ok()).collect();
+        assert!(megabytes.len() == 2 && megabytes[0] >= megabytes[1], "{said}");
+        assert!(!said.contains("memory.far"), "{said}");
+        let on_disk = refusal(Place::File(std::env::temp_dir()));
+        assert!(on_disk.contains("set memory.far = \"ram\""), "{on_disk}");
     }
 }

@@ -93,6 +93,12 @@ impl Limits {
         Self::of_worker(&Device::default(), &Memory::default(), 1)
     }
 
+    /// Everything stays within a budget that has room for all: copies of weights count as they do
+    /// within a smaller one.
+    pub fn ample() -> Self {
+        Self { budget_bytes: Some(usize::MAX), ..Self::none() }
+    }
+
     /// The same for passes of this direction.
     pub fn in_direction(&self, direction: Direction) -> Self {
         match direction {
@@ -116,6 +122,10 @@ impl Limits {
         let budget = self.budget_bytes.unwrap_or(0);
         let (what, instead) = match (direction, self.mode) {
             (Direction::Inference, _) => ("evaluation of", ", or lower evaluation.batch"),
+            (_, MemoryMode::Unified) if self.far != Place::Ram => (
+                "a micro-batch of",
+                ", set memory.far = \"ram\", which may hold less near, or raise train.accumulate",
+            ),
             (_, MemoryMode::Planned | MemoryMode::Unified) => {
                 ("a micro-batch of", ", or raise train.accumulate")
             }
