@@ -165,18 +165,18 @@ impl<'a> InCore<'a> {
     }
 }
 
-/// Bytes of the near tier in core, and of saved values.
+/// The least budget with which it is computed in core, and bytes of saved values.
 fn taken(
     shape: &Shape,
     device: &Device,
     graph: &Graph,
     batch: usize,
 ) -> Result<(u64, u64), String> {
-    let limits = &Limits::none();
+    let limits = &Limits::ample();
     let plan = engine::memory_plan(graph, device, batch, shape.threads, limits)
         .map_err(|error| error.to_string())?;
     let saved_bytes = plan.saved.iter().map(|saved| saved.bytes).sum();
-    Ok((plan.near_bytes()[0], saved_bytes))
+    Ok((plan.near_bytes()[1], saved_bytes))
 }
 
 /// A worker within limits that has computed until its memory is there and its plan stays; and what

@@ -173,9 +173,9 @@ impl Point<'_> {
     }
 
     fn in_core_bytes(&self, samples: usize) -> Result<u64, String> {
-        let (threads, limits) = (self.of.threads, &Limits::none());
+        let (threads, limits) = (self.of.threads, &Limits::ample());
         let plan = engine::memory_plan(self.graph, &Device::default(), samples, threads, limits);
-        Ok(plan.map_err(|error| error.to_string())?.near_bytes()[0])
+        Ok(plan.map_err(|error| error.to_string())?.near_bytes()[1])
     }
 }
 
