@@ -123,6 +123,9 @@ fn check_shares(data: &Data) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Bytes per second: a rank that waits for a copy gets nothing else done.
+const LINK_MIN: u64 = 1_000_000;
+
 fn check_sizes(config: &Config) -> Result<(), ConfigError> {
     let (train, data, recovery) = (&config.train, &config.data, &config.recovery);
     for (key, value, least, most) in [
@@ -154,6 +157,10 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         if value > most {
             return refuse(key, value, format!("write {most} or less"));
         }
+    }
+    if let Some(link) = config.memory.link.filter(|link| link.0 < LINK_MIN) {
+        let reason = "the guardian of a rank would call it hung in a copy; write \"1MB/s\" or more";
+        return refuse("memory.link", link, reason);
     }
     if config.data.synthetic_classes < 2 {
         let value = config.data.synthetic_classes;

@@ -355,6 +355,9 @@ fn what_this_version_lacks_is_refused_and_says_what_to_write() {
         assert!(load(GOOD, &[text]).is_ok(), "{text}");
         assert!(load(GOOD, &["device.kind=cuda", text]).is_ok(), "{text}");
     }
+    let slow = |rate: &str| format!("memory.link={rate}");
+    assert!(load(GOOD, &["memory.mode=swap", &slow("1MB/s")]).is_ok());
+    refused(GOOD, &["memory.mode=swap", &slow("999kB/s")], &["memory.link", "\"1MB/s\" or more"]);
     refused(GOOD, &["memory.mode=managed"], &["memory.mode", "in_core", "planned", "unified"]);
 }
 
