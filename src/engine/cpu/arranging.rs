@@ -8,9 +8,12 @@ use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::executor::{self, Unpriced};
 use crate::engine::memory::arrange::{
-    Arranged, Choice, TooSmall, arrange, choices, guessed, least,
+    Arranged, Choice, TooSmall, all_kept, arrange, choices, guessed, least,
 };
+use crate::engine::memory::far::Place;
 use crate::engine::memory::limits::Limits;
+use crate::engine::memory::schedule::rewritten;
+use crate::engine::memory::sequence::Uses;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::Direction;
@@ -35,6 +38,9 @@ impl Machine {
     pub fn check(&self, work: &[(usize, Direction)], workers: u64) -> Result<(), EngineError> {
         let mut most: Option<(usize, EngineError)> = None;
         for &(samples, direction) in work {
+            if self.is_roomy(samples, direction)? {
+                continue;
+            }
             let planned = match self.planned(samples, direction)? {
                 Ok(planned) => planned,
                 Err((wanted_bytes, refused)) => {
@@ -47,6 +53,20 @@ impl Machine {
             Moving::check(&self.subject.limits, planned.arranged.far_bytes * workers as usize)?;
         }
         most.map_or(Ok(()), |(_, refused)| Err(refused))
+    }
+
+    /// Whether all may stay, which shows sooner than what the planner would do: that takes no more.
+    fn is_roomy(&self, batch: usize, direction: Direction) -> Result<bool, EngineError> {
+        let limits = &self.subject.limits;
+        if limits.far != Place::Ram || !limits.mode.recomputes() {
+            return Ok(false);
+        }
+        let request = self.subject.request(batch, direction);
+        let program = Program::new(&self.team.context, request, limits.copies(), &mut |draft| {
+            Ok(rewritten(&draft, &all_kept(&Uses::of(&draft))).0)
+        })?;
+        let bytes = program.weights_bytes(&self.subject.layout) + program.plan.arena_bytes;
+        Ok(limits.budget_bytes.is_none_or(|budget| bytes <= budget))
     }
 
     /// The smallest budget with which a micro-batch of training can be computed, where steps find
@@ -262,7 +282,6 @@ impl executor::Machine for Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::memory::far::Place;
     use crate::engine::plan::tensor::ElementType;
     use crate::model::catalogue;
 
@@ -285,5 +304,23 @@ mod tests {
         assert!(!said.contains("memory.far"), "{said}");
         let on_disk = refusal(Place::File(std::env::temp_dir()));
         assert!(on_disk.contains("set memory.far = \"ram\""), "{on_disk}");
+    }
+
+    #[test]
+    fn the_planner_is_not_asked_where_all_may_stay_and_takes_no_more() {
+        let graph = catalogue::build("cnn3", [3, 16, 16], 10, 1.0).expect("in the catalogue");
+        let within = |mode, budget_bytes| {
+            let limits = Limits { mode, budget_bytes: Some(budget_bytes), ..Limits::none() };
+            let subject = Subject::new(&graph, ElementType::F32, &[], &limits);
+            Machine::new(subject, 1).expect("there is a processor")
+        };
+        for mode in [MemoryMode::Recompute, MemoryMode::Planned] {
+            let in_core = within(MemoryMode::InCore, usize::MAX);
+            let all = in_core.memory_plan(7).expect("there is room").near_bytes()[1] as usize;
+            let is_roomy = |bytes| within(mode, bytes).is_roomy(7, Direction::Training);
+            assert_eq!((is_roomy(all), is_roomy(all - 1)), (Ok(true), Ok(false)));
+            let least = within(mode, all).smallest_budget(7).expect("planned");
+            assert!(least <= all, "{least} {all}");
+        }
     }
 }
