@@ -5,8 +5,9 @@ use super::rollcall::{Answer, Holdings, Resident};
 use crate::cluster::world::{Member, Role, World};
 
 /// The world after a repair, and the members that it lost. Slots held by a process without state
-/// have a new member, unless it held them before; slots that nobody holds are dropped; slots beyond the old ranks make the
-/// world larger. All count as one generation. `waiting` are the spares, in the gathering's order.
+/// have a new member, unless it held them before; slots that nobody holds are dropped; slots beyond
+/// the old ranks make the world larger. All count as one generation. `waiting` are the spares, in
+/// the gathering's order.
 pub(super) fn next_world(
     old: &World,
     holdings: &Holdings,
