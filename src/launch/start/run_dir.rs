@@ -9,11 +9,14 @@ use crate::cluster::world::{Role, World};
 use crate::config::{
     Config, ConfigError, ExchangeKind, Shown, Train, check_owners, identity, parse, resolve_owners,
 };
+use crate::data::sampler::Order;
 use crate::launch::changes::Changes;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::{LaunchError, io_error};
 use crate::model::catalogue;
+use crate::observe::event::Kind;
 use crate::observe::ledger;
+use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -117,7 +120,7 @@ impl RunDir {
         match self.result() {
             Some(result)
                 if result.status == Status::Completed
-                    && (same || is_long_enough(&result, &config.train)) =>
+                    && (same || is_long_enough(&result, &config.train, self.samples(config))) =>
             {
                 return Ok(Found::Completed(Box::new(result)));
             }
@@ -126,30 +129,51 @@ impl RunDir {
         self.refuse_plain_sums(old)?;
         self.refuse_idle_ranks(config)?;
         if !same {
-            self.refuse_to_be_shorter(&config.train)?;
+            self.refuse_to_be_shorter(&config.train, self.samples(config))?;
         }
         Ok(Found::Unfinished)
     }
 
-    /// Refuses to end before where the run is: what it holds is no run of that length.
-    fn refuse_to_be_shorter(&self, train: &Train) -> Result<(), LaunchError> {
-        if train.exchange == ExchangeKind::Asynchronous {
-            return Ok(());
+    /// Samples at which a run of the asynchronous exchange ends by its steps or epochs: its rounds
+    /// are no steps. `None` of other runs, and where the run does not say how large its set is.
+    fn samples(&self, config: &Config) -> Option<u64> {
+        if config.train.exchange == ExchangeKind::Synchronous {
+            return None;
         }
+        let set = read_events(&self.join(EVENTS_FILE)).ok()?.iter().find_map(|event| {
+            let Kind::RunStart { train_samples, .. } = event.kind else { return None };
+            Some(train_samples)
+        })?;
+        let order = Order::of(config, set).ok()?;
+        let of_steps = config.train.steps.map(|steps| order.cursor(steps));
+        let of_epochs = config.train.epochs.map(|epochs| epochs.saturating_mul(set));
+        of_steps.into_iter().chain(of_epochs).min()
+    }
+
+    /// Refuses to end before where the run is: what it holds is no run of that length, nor of so
+    /// many `samples` (of `RunDir::samples`).
+    fn refuse_to_be_shorter(&self, train: &Train, samples: Option<u64>) -> Result<(), LaunchError> {
         // Of one that cannot be read nothing is known.
         let Some(line) = ledger::newest(&self.storage) else { return Ok(()) };
-        let said = match (train.steps, train.epochs) {
+        let synchronous = train.exchange == ExchangeKind::Synchronous;
+        let said = match (train.steps.filter(|_| synchronous), train.epochs) {
+            _ if samples.is_some_and(|most| line.cursor > most) => {
+                format!("train.steps and train.epochs that are {} samples", samples.unwrap_or(0))
+            }
+            _ if !synchronous => return Ok(()),
             (Some(most), _) if line.step > most => format!("train.steps = {most}"),
             (_, Some(most)) if line.epoch >= most => format!("train.epochs = {most}"),
             _ => return Ok(()),
         };
         Err(LaunchError::Refused {
             reason: format!(
-                "{said}: by its ledger {} is at step {}, in epoch {} (from 0), beyond it: leave \
-                 it at its length, start anew with --fresh, or name another --run-dir",
+                "{said}: by its ledger {} is at step {}, in epoch {} (from 0), with {} samples, \
+                 beyond it: leave it at its length, start anew with --fresh, or name another \
+                 --run-dir",
                 self.path.shown(),
                 line.step,
-                line.epoch
+                line.epoch,
+                line.cursor
             ),
         })
     }
@@ -352,13 +376,14 @@ fn limits(config: &Config) -> (Option<u64>, Option<u64>, Option<f64>, Option<u32
     (train.epochs, train.steps, train.max_seconds, train.patience)
 }
 
-/// Whether a run that has completed so is as long as it is asked to be by now. Rounds of the
-/// asynchronous exchange are no steps.
-fn is_long_enough(result: &RunResult, train: &Train) -> bool {
+/// Whether a run that has completed so is as long as it is asked to be by now, or has so many
+/// `samples` (of `RunDir::samples`).
+fn is_long_enough(result: &RunResult, train: &Train, samples: Option<u64>) -> bool {
     let counts = train.exchange == ExchangeKind::Synchronous;
     let reached = |limit: Option<u64>, has: u64| counts && limit.is_some_and(|limit| has >= limit);
     reached(train.steps, result.steps)
         || reached(train.epochs, result.epochs)
+        || samples.is_some_and(|samples| result.samples >= samples)
         || train.max_seconds.is_some_and(|limit| result.seconds >= limit)
 }
 

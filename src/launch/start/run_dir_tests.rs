@@ -3,12 +3,14 @@
 use super::*;
 use crate::config::ScheduleKind;
 use crate::observe::account::from_nothing;
+use crate::observe::event::{Event, VERSION};
 use crate::observe::ledger::{Committed, Entry, LEDGER_FILE};
 
 fn config() -> Config {
     let mut config = Config::default();
     config.train.steps = Some(10);
     config.train.owners = Some(4);
+    config.train.global_batch = 8;
     config
 }
 
@@ -68,7 +70,8 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
         let mut config = config();
         (config.train.steps, config.train.epochs) = (steps, epochs);
         config.train.exchange = exchange;
-        run.refuse_to_be_shorter(&config.train).map_err(|error| error.to_string())
+        let samples = run.samples(&config);
+        run.refuse_to_be_shorter(&config.train, samples).map_err(|error| error.to_string())
     };
     let synchronous = |steps, epochs| asked(steps, epochs, ExchangeKind::Synchronous);
     assert_eq!((synchronous(Some(8), None), synchronous(None, Some(2))), (Ok(()), Ok(())));
@@ -78,7 +81,41 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
         "{said}"
     );
     assert!(synchronous(None, Some(1)).unwrap_err().contains("train.epochs = 1: "));
-    assert_eq!(asked(Some(7), None, ExchangeKind::Asynchronous), Ok(()), "counts rounds");
+    let asynchronous = |steps, epochs| asked(steps, epochs, ExchangeKind::Asynchronous);
+    assert_eq!(asynchronous(Some(7), None), Ok(()), "nobody knows how large its set is");
+    say_set_has(&run, 27);
+    // Steps of 8 samples, and of 3 at an epoch's end: 64 samples are 2 epochs and 10 samples.
+    assert_eq!(asynchronous(None, Some(3)), Ok(()));
+    assert_eq!(asynchronous(Some(10), None), Ok(()), "70 samples");
+    let said = asynchronous(Some(9), None).unwrap_err();
+    assert!(said.contains("that are 62 samples: ") && said.contains("with 64 samples"), "{said}");
+    assert!(asynchronous(None, Some(2)).is_err());
+    let mut config = config();
+    (config.train.steps, config.train.exchange) = (Some(9), ExchangeKind::Asynchronous);
+    let has = |samples| {
+        let result = RunResult { samples, steps: 99, epochs: 99, ..completed() };
+        is_long_enough(&result, &config.train, run.samples(&config))
+    };
+    assert_eq!((has(61), has(62)), (false, true));
+}
+
+/// The first event of a run with so many training samples.
+fn say_set_has(run: &RunDir, train_samples: u64) {
+    let kind = Kind::RunStart {
+        run_id: "run".into(),
+        ranks: 1,
+        owners: 4,
+        parameters: 1,
+        train_samples,
+        validation_samples: 0,
+        steps_total: None,
+        epoch: 0,
+        from: "scratch".into(),
+        weights: None,
+    };
+    let (time, seconds, attempt, generation, step, rank) = (0.0, 0.0, 1, 0, 0, 0);
+    let event = Event { v: VERSION, time, seconds, attempt, generation, step, rank, kind };
+    std::fs::write(run.join(EVENTS_FILE), serde_json::to_string(&event).unwrap() + "\n").unwrap();
 }
 
 #[test]
