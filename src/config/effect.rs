@@ -118,7 +118,7 @@ const RULES: &[Rule] = &[
         |c| c.recovery.resident == Resident::Off,
         "recovery.resident = \"off\" keeps no state there: leave one of them out",
     ),
-    rule("recovery.regrow", asynchronous, FREE),
+    rule("recovery.regrow", |c| asynchronous(c) && c.recovery.regrow != Every::Never, FREE),
     rule("recovery.replace_slow", asynchronous, FREE),
     rule(
         "recovery.integrity_every",

@@ -210,7 +210,7 @@ const CASES: &[Case] = &[
     ),
     effect(("recovery.resident_dir", "\"/w\""), &["recovery.resident=\"off\""], "leave one", &[]),
     check(("recovery.resident_every", "2"), &[], NOT_YET, &[]),
-    effect(("recovery.regrow", "\"never\""), ASYNCHRONOUS, "synchronous", &[]),
+    effect(("recovery.regrow", "\"2steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("checkpoint.keep_best", "0"), &["checkpoint.every=\"never\""], "leave one", &[]),

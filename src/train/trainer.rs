@@ -251,7 +251,9 @@ impl Trainer {
         self.rank.process.at(Point::InComparison);
         let gathered = self.integrity.gather(self.rank.comm.as_mut(), &self.rank.state);
         let (votes, _) = self.vote(gathered.map_err(TrainError::from))?;
-        rollback::answer(&mut self.rank, &mut self.record, &mut self.integrity, &votes)
+        let Self { rank, record, integrity, exchange, .. } = self;
+        // Copies of weights that differ are not computed with again.
+        rollback::answer(rank, record, integrity, &votes).inspect_err(|_| exchange.forget())
     }
 
     /// The validation set; what it said is part of the position.

@@ -16,32 +16,36 @@ use super::leftovers::{Leftovers, is_picture};
 /// A folder cannot be listed.
 pub fn pictures(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut read) = (Vec::new(), BTreeSet::new());
-    list(folder, &folder.canonicalize()?, &mut read, &mut found)?;
+    list(folder, None, &mut read, &mut found)?;
     found.sort();
     Ok(found)
 }
 
 fn list(
     folder: &Path,
-    root: &Path,
+    root: Option<&Path>,
     read: &mut BTreeSet<PathBuf>,
     found: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
     let naming =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.shown()));
     let place = folder.canonicalize().map_err(naming)?;
+    let root = root.unwrap_or(&place);
     let leads_back = place != root && root.starts_with(&place);
-    if leads_back || !read.insert(place) {
+    if leads_back || !read.insert(place.clone()) {
         return Ok(());
     }
-    for entry in fs::read_dir(folder).map_err(naming)? {
-        let path = entry.map_err(naming)?.path();
+    let entries = fs::read_dir(folder).map_err(naming)?;
+    let mut entries = entries.collect::<io::Result<Vec<_>>>().map_err(naming)?;
+    // Of two ways to a folder the same one is taken everywhere.
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for path in entries.iter().map(fs::DirEntry::path) {
         // As in a training set.
         if path.file_name().is_some_and(|name| Leftovers::default().takes(name)) {
             continue;
         }
         match fs::metadata(&path).map_err(naming)?.is_dir() {
-            true => list(&path, root, read, found)?,
+            true => list(&path, Some(root), read, found)?,
             false if is_picture(&path) => found.push(path),
             false => {}
         }

@@ -391,6 +391,18 @@ fn check_completed(
     Ok(())
 }
 
+/// Whether nobody knows how old a flaw is that was found in what outlived an end: it says so.
+fn is_doubted(played: &Played) -> bool {
+    let untouched = played.attempts.iter().all(|attempt| attempt.slots_untouched);
+    let touched = Marks::of(played).flipped || !untouched;
+    let said = |event: Event| match event.kind {
+        Kind::Inexact { reason } => Some(reason.contains("replicas of it")),
+        _ => None,
+    };
+    let said: Vec<bool> = played.lines(EVENTS).into_iter().filter_map(said).collect();
+    played.attempts.len() > 1 && touched && said.contains(&true) && !said.contains(&false)
+}
+
 /// The ledger of a run that is synchronous.
 fn audited(
     order: &Order,
@@ -403,10 +415,7 @@ fn audited(
         let (told, counted) = (result.steps, report.steps);
         return Err(format!("it completed {told} of {STEPS} steps, the ledger counts {counted}"));
     }
-    // Nobody knows how old a flaw is that is found in what outlived an end.
-    let untouched = played.attempts.iter().all(|attempt| attempt.slots_untouched);
-    let doubted = Marks::of(played).flipped || !untouched;
-    match result.exact || computes_otherwise(scenario) || doubted {
+    match result.exact || computes_otherwise(scenario) || is_doubted(played) {
         true => Ok(report),
         false => Err("it is not exact although all compute alike".into()),
     }

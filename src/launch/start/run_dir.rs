@@ -128,7 +128,8 @@ impl RunDir {
         }
         self.refuse_plain_sums(old)?;
         self.refuse_idle_ranks(config)?;
-        if !same {
+        let ends = |config: &Config| (config.train.steps, config.train.epochs);
+        if ends(old) != ends(config) {
             self.refuse_to_be_shorter(&config.train, self.samples(config))?;
         }
         Ok(Found::Unfinished)

@@ -106,7 +106,7 @@ pub trait Exchange {
     fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);
-    /// The state is to become another one: nothing that was computed from this one counts.
+    /// The state is to become another one: sums that were made from this one do not count.
     fn forget(&mut self) {
         self.give_back();
     }

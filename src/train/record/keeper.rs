@@ -166,11 +166,10 @@ impl Keeper {
         let cursor = self.means.facts.order.cursor(target);
         self.last = self.last.map(|last| Last { step: target, cursor, ..last });
         self.published = self.published.filter(|step| *step <= target);
+        self.stalls.retain(|stall| stall.step <= target);
     }
 
     fn writer(&mut self) -> &Writer {
-        // One whose thread panicked has said so; the next checkpoint gets another.
-        self.writer.take_if(|writer| writer.is_gone());
         let (means, standing) = (&self.means, &self.persisting);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
@@ -221,6 +220,8 @@ impl Keeper {
         *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = rank.process.standing;
         let state = self.state(&rank.state.position, rank.place(), seconds);
         let about = self.means.facts.about.clone();
+        // One whose thread panicked has said so; the next checkpoint gets another.
+        self.writer.take_if(|writer| writer.is_gone());
         let Some(ticket) = self.writer().try_begin() else {
             // It stays due, and is asked for again in each step.
             if !std::mem::replace(&mut self.waits, true) {

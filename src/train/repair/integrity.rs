@@ -97,8 +97,8 @@ impl Integrity {
         self.kept = Some(Kept { state: state.copy(reused), hash: hash_of(state) });
     }
 
-    /// Goes back to the state that was kept. A rank that has none, or whose copy was damaged too,
-    /// holds no state afterwards: the repair that follows gives it one.
+    /// Goes back to the state that was kept, as one of this generation. A rank that has none, or
+    /// whose copy was damaged too, holds no state afterwards: the repair that follows gives it one.
     pub fn go_back(&mut self, state: &mut State, generation: u32) {
         let target = state.position.verified;
         let gone_back = state.position.gone_back + 1;
@@ -107,6 +107,7 @@ impl Integrity {
             Some(kept) => {
                 // A newcomer with other instructions may have come since.
                 kept.state.position.exact &= state.position.exact;
+                kept.state.position.gone_back = gone_back;
                 state.put(&kept.state, generation);
                 hash_of(state) == kept.hash
             }

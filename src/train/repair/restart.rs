@@ -3,6 +3,7 @@
 //! (attempt, generation, step) down, by hash, and everybody gets the first state that its holders
 //! hold alike, or else that most of them do. No checkpoint is read.
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
@@ -10,7 +11,7 @@ use crate::cluster::resident::choice::{Holder, Majority, Past, judge, keys_in_or
 use crate::cluster::resident::folder::member_of;
 use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
-use crate::config::Shown;
+use crate::config::{Interval, Shown};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
@@ -74,8 +75,8 @@ struct Own {
 pub struct Outlived {
     /// Whether every rank has a state now.
     pub found: bool,
-    /// Where what outlived them differs, and none is taken that all hold alike: the last step after
-    /// which all were found to hold the same.
+    /// Where none is taken since what outlived them differs: the last step after which all were
+    /// found to hold the same.
     pub verified: Option<u64>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
     pub unhoused: Vec<u32>,
@@ -91,6 +92,7 @@ pub fn from_resident(
     repairing: &mut Repairing<'_>,
     storage: &dyn Storage,
     world: &World,
+    integrity: Interval,
 ) -> Result<Outlived, TrainError> {
     let past = past(storage)?;
     let (mut own, mut rest) = (Own::default(), Vec::new());
@@ -112,51 +114,159 @@ pub fn from_resident(
     let without = all.iter().zip(0..).filter(|(held, _)| !held.in_file);
     let unhoused = without.map(|(_, rank)| rank).collect();
     let keys = keys_in_order(all.into_iter().flat_map(|held| held.keys));
-    let (found, verified) = take(comm, repairing, &keys, &own, world)?;
+    let search = search(comm, repairing.state, &keys, &own)?;
+    if let Some(verified) = search.verified.filter(|_| comm.rank() == 0) {
+        let verified = Some(verified).filter(|_| integrity != Interval::Off);
+        distrust(storage, &search, verified)?;
+    }
+    let found = take(comm, repairing, &search, world)?;
     rest.into_iter().for_each(SlotFile::discard);
+    let verified = search.verified.filter(|_| !found);
     Ok(Outlived { found, verified, unhoused })
 }
 
-/// Takes the highest of these states that all its holders hold alike, else the highest that most
-/// do. A flaw may be older than the end, and in the sums since: the latter is not exact.
+/// A state that may be gone on from: its key, its hash, who holds it so, and one that offers it.
+#[derive(Debug, Clone)]
+struct Found {
+    key: Key,
+    hash: u128,
+    holders: BTreeSet<usize>,
+    source: usize,
+}
+
+/// What comparing the states of all ranks came to; the same on every rank.
+#[derive(Debug, Default)]
+struct Search {
+    /// The highest that all hold alike whose states differed above it, or all holders.
+    alike: Option<Found>,
+    /// Where there is none: the highest, if most hold it alike.
+    most: Option<Found>,
+    /// Ranks that held other bits somewhere, or were among those of whom nobody knows.
+    doubted: BTreeSet<usize>,
+    /// States above the one that is taken.
+    above: Vec<Key>,
+    /// The last step after which all were found to hold the same; `None` where nothing differs.
+    verified: Option<u64>,
+}
+
+/// Compares states from the highest down. A flaw may be older than the end, and in the sums since:
+/// one is sound where whoever was found to differ above it held it like all others.
+fn search(
+    comm: &mut dyn Communicator,
+    state: &State,
+    keys: &[Key],
+    own: &Own,
+) -> Result<Search, TrainError> {
+    let mut search = Search::default();
+    let mut disputed = false;
+    for &key in keys {
+        let Compared { majority, holders, verified } = compare(comm, state, key, own)?;
+        match majority {
+            Majority::Agreed { hash, source, differing } => {
+                let sound = differing.is_empty() && search.doubted.is_subset(&holders);
+                let holders = holders.into_iter().filter(|rank| !differing.contains(rank));
+                let found = Found { key, hash, holders: holders.collect(), source };
+                if sound {
+                    search.alike = Some(found);
+                    break;
+                }
+                if !disputed {
+                    search.most.get_or_insert(found);
+                }
+                search.verified = search.verified.or(verified);
+                search.doubted.extend(differing);
+            }
+            Majority::Disputed(ranks) => {
+                disputed = true;
+                search.verified = search.verified.or(verified);
+                search.doubted.extend(ranks);
+            }
+            Majority::Nobody => {}
+        }
+        search.above.push(key);
+    }
+    Ok(search)
+}
+
+/// Checkpoints of states that replicas may have differed in go, where something is left to go on
+/// from: most ranks' memory, or one of a state that all were found to hold (`verified`; `None`
+/// where replicas are not compared). Before anything in memory is touched that tells of it.
+fn distrust(
+    storage: &dyn Storage,
+    search: &Search,
+    verified: Option<u64>,
+) -> Result<(), TrainError> {
+    let sound = match (&search.alike, &search.most, verified) {
+        (Some(_), ..) | (None, None, None) => None,
+        (None, Some(_), Some(verified)) => Some(verified),
+        (None, Some(found), None) => found.key.step.checked_sub(1),
+        (None, None, Some(verified)) => {
+            let published = store::published(storage).map_err(unread)?;
+            published.iter().any(|(step, _)| *step <= verified).then_some(verified)
+        }
+    };
+    if let Some(sound) = sound {
+        store::remove_later(storage, sound);
+    }
+    Ok(())
+}
+
+/// Gives all ranks what was found; false where nothing was. Whoever differed gives its states up
+/// last: an attempt that dies meanwhile leaves what shows that they differ.
 fn take(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
-    keys: &[Key],
-    own: &Own,
+    search: &Search,
     world: &World,
-) -> Result<(bool, Option<u64>), TrainError> {
-    let mut most: Option<(Key, u128, usize)> = None;
-    let mut verified = None;
-    for &key in keys {
-        let compared = compare(comm, repairing, key, own)?;
-        match compared.majority {
-            Majority::Agreed { hash, source, differing } => {
-                if differing.is_empty() && (verified.is_none() || compared.holders > 1) {
-                    // Those who agree on a later one must not be believed after the next end.
-                    give_up(repairing.state, most.map(|(later, ..)| later));
-                    hand_over(comm, repairing, (key, hash), source, world)?;
-                    return Ok((true, None));
-                }
-                most = most.or(Some((key, hash, source)));
-                verified = compared.verified;
-            }
-            Majority::Disputed(_) => verified = compared.verified,
-            Majority::Nobody => {}
+) -> Result<bool, TrainError> {
+    let Search { alike, most, doubted, above, .. } = search;
+    let Some(mut found) = alike.as_ref().or(most.as_ref()).cloned() else { return Ok(false) };
+    let holds = found.holders.contains(&comm.rank());
+    if !doubted.is_empty() {
+        if alike.is_none() && holds {
+            doubt(repairing.state, found.key, world)?;
+        } else if alike.is_some() && !doubted.contains(&comm.rank()) {
+            give_up(repairing.state, above);
         }
+        comm.all_gather_u64(&[0])?;
+        give_up(repairing.state, above);
     }
-    let Some((key, hash, source)) = most else { return Ok((false, verified)) };
-    hand_over(comm, repairing, (key, hash), source, world)?;
-    let mut doubted = repairing.state.copy(None);
-    doubted.position.exact = false;
-    repairing.state.put(&doubted, world.generation);
-    Ok((true, verified))
+    if alike.is_none() {
+        let (attempt, generation) = (world.attempt, world.generation);
+        found.key = Key { attempt, generation, ..found.key };
+    } else if !holds {
+        // What was compared with nothing must not be taken for what it gets.
+        give_up(repairing.state, &[found.key]);
+    }
+    hand_over(comm, repairing, &found, world)?;
+    Ok(true)
 }
 
-fn give_up(state: &State, key: Option<Key>) {
-    if let Some(key) = key {
-        state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
-    }
+/// Commits a state anew, as one that is not exact.
+fn doubt(state: &mut State, key: Key, world: &World) -> Result<(), TrainError> {
+    select(state, key)?;
+    state.position.exact = false;
+    let doubted = state.copy(None);
+    state.put(&doubted, world.generation);
+    Ok(())
+}
+
+fn give_up(state: &State, keys: &[Key]) {
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
+    keys.iter().for_each(|key| slots.refuse(*key));
+}
+
+/// Makes a state of the own slots the one at hand.
+fn select(state: &mut State, key: Key) -> Result<(), TrainError> {
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
+    let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
+    let Some(Ok(position)) = position.filter(|_| slots.select(key)) else {
+        return Err(TrainError::Internal(format!("the resident state of {key} has gone")));
+    };
+    drop(slots);
+    // What an earlier attempt agreed to end with is decided anew.
+    state.position = Position { ending: None, ..position };
+    Ok(())
 }
 
 /// A run whose past cannot be read now is not gone on with: what it gave up might be taken up.
@@ -251,27 +361,29 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Own, Tra
 /// What all that hold one state hold of it.
 struct Compared {
     majority: Majority,
-    holders: usize,
-    /// The last step after which all were found to hold the same, as the first of them has it.
+    holders: BTreeSet<usize>,
+    /// The last step after which all were found to hold the same, as its holders have it.
     verified: Option<u64>,
 }
 
-/// Compares one state over all that hold it. Whoever differs gives it up.
+/// Compares one state over all that hold it. Whoever differs says so.
 fn compare(
     comm: &mut dyn Communicator,
-    repairing: &mut Repairing<'_>,
+    state: &State,
     key: Key,
     own: &Own,
 ) -> Result<Compared, TrainError> {
+    /// Of a position that cannot be read.
+    const UNKNOWN: u64 = u64::MAX;
     let offers = own.offered.contains(&key);
     let (hash, position) = {
-        let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
         let holds = offers || own.witnessed.contains(&key);
         let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
         (if holds { slots.hash(key) } else { None }, position.and_then(Result::ok))
     };
     let [low, high] = hash.map_or([0, 0], |hash| [hash as u64, (hash >> 64) as u64]);
-    let verified = position.map_or(0, |position| position.verified);
+    let verified = position.map_or(UNKNOWN, |position| position.verified);
     let words = [u64::from(hash.is_some()), u64::from(offers), low, high, verified];
     let all = comm.all_gather_u64(&words)?;
     let ranks = || all.chunks_exact(words.len());
@@ -283,48 +395,37 @@ fn compare(
     let majority = judge(&held);
     match &majority {
         Majority::Disputed(ranks) if ranks.contains(&comm.rank()) => {
-            refuse(repairing.state, key, "and no bits have a majority");
+            refused(key, "and no bits have a majority");
         }
         Majority::Agreed { differing, .. } if differing.contains(&comm.rank()) => {
-            refuse(repairing.state, key, "most hold other bits");
-        }
-        Majority::Agreed { .. } if hash.is_none() => {
-            // What was compared with nothing must not be taken for what it gets.
-            give_up(repairing.state, Some(key));
+            refused(key, "most hold other bits");
         }
         _ => {}
     }
-    let verified = ranks().filter(|w| w[0] == 1).map(|w| w[4]).min();
-    Ok(Compared { majority, holders: held.iter().flatten().count(), verified })
+    let verified = ranks().filter(|w| w[0] == 1 && w[4] != UNKNOWN).map(|w| w[4]).min();
+    let holders = (0..held.len()).filter(|rank| held[*rank].is_some()).collect();
+    Ok(Compared { majority, holders, verified })
 }
 
-fn refuse(state: &State, key: Key, what: &str) {
+fn refused(key: Key, what: &str) {
     let refusal = Refusal::Differs;
     act_on(&format!("resident state of {key} on a rank {refusal}: it is refused, {what}"));
-    give_up(state, Some(key));
 }
 
 /// Everybody goes on with the source's position; who lacks the tensors gets them.
 fn hand_over(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
-    (key, agreed): (Key, u128),
-    source: usize,
+    found: &Found,
     world: &World,
 ) -> Result<(), TrainError> {
+    let Found { key, hash, source, .. } = *found;
     if comm.rank() == source {
-        let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
-        let Some(Ok(position)) = position.filter(|_| slots.select(key)) else {
-            return Err(TrainError::Internal(format!("the resident state of {key} has gone")));
-        };
-        drop(slots);
-        // What an earlier attempt agreed to end with is decided anew.
-        repairing.state.position = Position { ending: None, ..position };
+        select(repairing.state, key)?;
     }
     hand_to_all(comm, repairing, source, world)?;
     let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
-    if slots.hash(key) != Some(agreed) {
+    if slots.hash(key) != Some(hash) {
         let text = format!("the state of {key} arrived with other bits than were agreed on");
         return Err(TrainError::JobLost(text));
     }

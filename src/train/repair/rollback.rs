@@ -26,6 +26,7 @@ pub fn answer(
             Ok(())
         }
         Judgement::Differ(evicted) => {
+            let_all_hear(rank);
             let who = differing(&rank.world, &evicted);
             Err(go_back(rank, record, integrity, (&evicted, &who)))
         }
@@ -39,6 +40,7 @@ pub fn answer_newcomers(
     integrity: &mut Integrity,
     newcomers: &[usize],
 ) -> TrainError {
+    let_all_hear(rank);
     if newcomers.contains(&rank.comm.rank()) {
         return leave(&rank.state);
     }
@@ -47,6 +49,8 @@ pub fn answer_newcomers(
         return go_back(rank, record, integrity, (newcomers, &who));
     }
     let doubtful = inexact::doubtful(&mut rank.state.position);
+    let doubted = rank.state.copy(None);
+    rank.state.put(&doubted, rank.world.generation + 1);
     if let Some(doubtful) = doubtful.filter(|_| speaks(rank, newcomers)) {
         record.event(rank, doubtful);
     }
@@ -59,6 +63,14 @@ fn leave(state: &State) -> TrainError {
     let text = "the state that it took over differs from the survivors'";
     tracing::error!("{text}: this rank leaves, the next newcomer gets the state from a survivor");
     TrainError::Evicted(text.into())
+}
+
+/// An agreement fails for those who have not come back from it when somebody who has leaves: they
+/// would keep what is to be given up. Whatever comes of this, all that live have come back.
+fn let_all_hear(rank: &mut Rank) {
+    if let Err(error) = rank.comm.all_gather_u64(&[0]) {
+        tracing::debug!("behind a vote on states that differ: {error}");
+    }
 }
 
 /// Whether this rank is the one of those who stay that speaks for all.
@@ -78,6 +90,8 @@ fn go_back(
     let target = rank.state.position.verified;
     let text = format!("silent corruption: after step {step} {who}; back to step {target}");
     if evicted.contains(&own) {
+        // Nobody is to go on from it, whatever ends this process before it ends itself.
+        rank.state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
         if rank.is_writer() {
             // What it is writing must not be published behind what the others clear away.
             record.distrust(target);
@@ -93,7 +107,8 @@ fn go_back(
         let text = format!("{text}; {GOING_BACK_MAX} times in a row: is the memory sound?");
         return TrainError::JobLost(text);
     }
-    integrity.go_back(&mut rank.state, rank.world.generation);
+    // Above what is given up: a rank may die before it has given it up.
+    integrity.go_back(&mut rank.state, rank.world.generation + 1);
     rank.given_up_steps += step - target;
     rank.update_standing();
     TrainError::Comm(CommError::ProcFailed)

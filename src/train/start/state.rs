@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::cluster::comm::Communicator;
 use crate::cluster::resident::SlotView;
 use crate::cluster::world::World;
-use crate::config::{Config, Interval, Resident, Shown};
+use crate::config::{Config, Resident, Shown};
 use crate::data::Normalization;
 use crate::model::{Graph, Layout, init, parts};
 use crate::observe::ledger::{self, Entry};
@@ -16,7 +16,7 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint::{
-    Answers, CONFIGURATION, CheckpointError, Expectation, Fitted, Snapshot, newest_verified, store,
+    Answers, CONFIGURATION, CheckpointError, Expectation, Fitted, Snapshot, newest_verified,
     weights,
 };
 use crate::train::repair::restart::{Outlived, from_resident, unread};
@@ -70,13 +70,9 @@ pub(super) fn begin(
 ) -> Result<Origin, TrainError> {
     let (config, storage) = (&around.arguments.config, around.storage.as_ref());
     let Outlived { found, verified, unhoused } = match config.recovery.resident {
-        Resident::On => from_resident(comm, repairing, storage, world)?,
+        Resident::On => from_resident(comm, repairing, storage, world, prepared.plan.integrity)?,
         Resident::Off => Outlived::default(),
     };
-    if let Some(verified) = verified.filter(|_| comm.rank() == 0) {
-        let taken = found.then_some(repairing.state.position.step);
-        distrust(storage, config, taken, verified)?;
-    }
     if found {
         return Ok(Origin { from: From::Resident, unhoused, remarks: Vec::new() });
     }
@@ -108,29 +104,6 @@ pub(super) fn begin(
     }
     hand_to_all(comm, repairing, 0, world)?;
     Ok(Origin { from: From::Checkpoint, unhoused, remarks: Vec::new() })
-}
-
-/// Checkpoints of states that replicas may have differed in go, where something is left to go on
-/// from: the step that was `taken` from memory, or one of a state that all were found to hold.
-fn distrust(
-    storage: &dyn Storage,
-    config: &Config,
-    taken: Option<u64>,
-    verified: u64,
-) -> Result<(), TrainError> {
-    let compared = config.recovery.integrity_every != Interval::Off;
-    let sound = match taken {
-        Some(step) if !compared => step.checked_sub(1),
-        Some(_) => Some(verified),
-        None => {
-            let published = store::published(storage).map_err(unread)?;
-            published.iter().any(|(step, _)| *step <= verified).then_some(verified)
-        }
-    };
-    if let Some(sound) = sound {
-        store::remove_later(storage, sound);
-    }
-    Ok(())
 }
 
 fn find_checkpoint(
