@@ -391,7 +391,7 @@ fn a_newcomer_whose_mapped_state_is_wrong_leaves_and_the_next_one_gets_the_survi
     assert_eq!(result.recoveries.len(), 2, "{:?}", result.recoveries);
     assert_eq!(ways(&folder), ["state_mapped", "state_copied"]);
     // The dead rank may have been damaged long before: all go back to what was found equal.
-    assert!(result.lost_steps < 20, "{:?}", result.recoveries);
+    assert!(result.lost_steps <= 20, "{:?}", result.recoveries);
     assert_eq!(result.recoveries[1].lost_steps, result.lost_steps);
 }
 
