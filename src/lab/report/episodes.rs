@@ -32,21 +32,29 @@ impl Episode {
 
 /// All recoveries of a run, in order.
 pub fn episodes(events: &[Event]) -> Vec<Episode> {
-    let mut all: Vec<Episode> = events.iter().filter_map(live).collect();
+    let mut all: Vec<Episode> = (0..events.len()).filter_map(|at| live(&events[at..])).collect();
     for_each_restart(events, |before, _, after| all.push(restart(before, after)));
     all.sort_by(|a, b| a.back_at.total_cmp(&b.back_at));
     all
 }
 
-fn live(event: &Event) -> Option<Episode> {
+/// Of a repair within an attempt, which the first of these events tells.
+fn live(events: &[Event]) -> Option<Episode> {
+    let (event, after) = events.split_first()?;
     let Kind::Recovered(record) = &event.kind else { return None };
+    let given_up = record.step.saturating_sub(1) + record.lost_steps;
+    let redone = || {
+        let is_step = |event: &&Event| matches!(event.kind, Kind::Step { .. });
+        let reached = after.iter().find(|event| is_step(event) && event.step >= given_up);
+        reached.or(after.last()).map_or(0.0, |end| (end.seconds - event.seconds).max(0.0))
+    };
     (record.rung != RESTART).then(|| Episode {
         back_at: event.seconds,
         step: event.step,
         lost: record.lost.clone(),
         rung: record.rung.clone(),
         phases: record.in_order(),
-        redo_seconds: 0.0,
+        redo_seconds: if record.lost_steps == 0 { 0.0 } else { redone() },
         lost_steps: record.lost_steps,
     })
 }
@@ -118,5 +126,42 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
         phases: recorded.unwrap_or_else(stamped),
         redo_seconds: if lost_steps == 0 { 0.0 } else { (redone_at - back_at).max(0.0) },
         lost_steps,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::event::{ROLLBACK, RecoveryRecord, VERSION};
+
+    fn event(seconds: f64, step: u64, kind: Kind) -> Event {
+        let (v, time, attempt, generation, rank) = (VERSION, 0.0, 1, 1, 0);
+        Event { v, time, seconds, attempt, generation, step, rank, kind }
+    }
+
+    fn step(seconds: f64, step: u64) -> Event {
+        let (epoch, loss, error, samples, learning_rate) = (0, 1.0, 0.5, 8, 0.1);
+        let kind = Kind::Step { epoch, loss, error, samples, learning_rate, seconds: 0.1 };
+        event(seconds, step, kind)
+    }
+
+    #[test]
+    fn steps_that_a_live_repair_gave_up_are_done_again_until_the_last_of_them() {
+        let redo = |lost_steps| {
+            let (generation, step_again, ranks) = (1, 21, 2);
+            let record = RecoveryRecord {
+                generation,
+                step: step_again,
+                lost: Vec::new(),
+                rung: ROLLBACK.into(),
+                lost_steps,
+                ranks,
+                seconds: [].into(),
+            };
+            let told = event(4.0, 21, Kind::Recovered(record));
+            let all = [step(3.0, 26), told, step(5.0, 25), step(6.5, 27), step(9.0, 40)];
+            episodes(&all)[0].redo_seconds
+        };
+        assert_eq!([redo(0), redo(6), redo(30)], [0.0, 2.5, 5.0]);
     }
 }
