@@ -221,6 +221,8 @@ fn nothing_is_left_of_what_was_dropped() {
     let stream = Stream::new(&context).expect("a stream");
     let event = Event::new(&context, Timing::On).expect("an event");
     stream.record(&event).expect("recorded");
+    assert_eq!(event.milliseconds_since(&event).map_err(|error| error.code()), Err(Some(600)));
+    event.synchronize().expect("it happens");
     assert_eq!(event.milliseconds_since(&event), Ok(0.0));
     let (buffer, staging) = (Buffer::new(&context, 8), Staging::new(&context, 8));
     let (buffer, staging) = (buffer.expect("a buffer"), staging.expect("some memory"));

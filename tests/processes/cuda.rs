@@ -81,6 +81,14 @@ fn runs_on_cards_have_the_same_bits_whoever_dies_and_however_many_there_are() {
     let warm = [&spares[..], &["recovery.warm_spares=true"]].concat();
     assert_eq!(played("cuda-warm", &warm), (calm.clone(), 2));
     assert_eq!(played("cuda-two-ranks", &["run.ranks=2", "train.workers=2"]), (calm.clone(), 0));
+    // However late or early the card does what is asked of it, from whichever end it computes.
+    for order in ["1", "2"] {
+        let name = format!("cuda-order-{order}");
+        let folder = run_dir(&name);
+        let mut command = on_a_card(&folder, &["train.workers=2", kills]);
+        let ended = run(command.env("KINTSUGI_FAKE_CUDA_ORDER", order), LIMIT);
+        assert_eq!(hash_of(&name, &folder, &ended), (calm.clone(), 2));
+    }
     let bf16 = "device.precision=bf16";
     let (coarse, _) = played("cuda-bf16", &[bf16]);
     assert_eq!(played("cuda-bf16-killed", &[bf16, kills]), (coarse.clone(), 2));

@@ -1,5 +1,5 @@
-/* A libcudnn.so.9 without a card: graphs of one convolution, which it computes at once in the host's
- * memory, as the fake driver has it (driver.c). It counts what is made, what outlives its handle and
+/* A libcudnn.so.9 without a card: graphs of one convolution, which it computes in the host's memory in
+ * the order of the fake driver's streams (driver.c). It counts what is made, what outlives its handle and
  * what is executed.
  *
  * Heuristics propose one engine without notes, or refuse (CUDNN_STATUS_NOT_SUPPORTED) where
@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include "convolution.h"
+#include "twin.h"
 
 enum { SUCCESS = 0, NO_MEMORY = 1003, BAD_PARAM = 2000, NOT_SUPPORTED = 3000, NOT_READY = 4000 };
 enum { VERSION = 91900, ATTRIBUTES_MAX = 16, TEXT_MAX = 4096, FIRST_ENGINE = 7 };
@@ -27,7 +28,7 @@ enum { ALIGNMENT = 900, ELEMENTS, SIZES, STEPS, ID = 906, IDS = 1000, POINTERS, 
 enum { NUMERICAL_NOTES = 1303, BEHAVIOR_NOTES = 1305, DEVICE_JSON = 2702 };
 enum { STATE_DESCRIPTORS, STATE_HANDLES, STATE_EXECUTED, STATE_LATE };
 
-struct handle { const void *stream; };
+struct handle { void *stream; };
 struct attribute { int name, type; int64_t count; size_t bytes; char *value; };
 struct descriptor {
     int kind, is_final, of_handle, count;
@@ -76,7 +77,7 @@ API cudnnDestroy(struct handle *handle)
     free(handle);
     return SUCCESS;
 }
-API cudnnSetStream(struct handle *handle, const void *stream)
+API cudnnSetStream(struct handle *handle, void *stream)
 {
     if (!handle) return refuse(BAD_PARAM, "no handle");
     handle->stream = stream;
@@ -383,6 +384,15 @@ static void *place(const struct descriptor *pack, int64_t id)
         if (((const int64_t *)ids->value)[i] == id) return ((void *const *)all->value)[i];
     return NULL;
 }
+struct told { struct convolution of; void *x, *w, *y, *workspace; };
+static int execute(void *owned)
+{
+    const struct told *told = owned;
+    memset(told->workspace, 0xff, (size_t)workspace_of(&told->of));
+    int done = convolve(&told->of, told->x, told->w, told->y);
+    memset(told->workspace, 0xff, (size_t)workspace_of(&told->of));
+    return done;
+}
 API cudnnBackendExecute(struct handle *handle, const struct descriptor *plan,
     const struct descriptor *pack)
 {
@@ -399,10 +409,11 @@ API cudnnBackendExecute(struct handle *handle, const struct descriptor *plan,
     if (!values(pack, WORKSPACE, POINTER_TYPE, 1, &workspace) || !workspace ||
         (uintptr_t)workspace % 256)
         return refuse(BAD_PARAM, "the workspace is missing or not aligned");
-    memset(workspace, 0xff, (size_t)workspace_of(of));
-    int done = convolve(of, x, w, y);
-    memset(workspace, 0xff, (size_t)workspace_of(of));
-    if (!done) return refuse(NO_MEMORY, "the host has no memory left");
+    struct told *told = malloc(sizeof *told);
+    if (!told) return refuse(NO_MEMORY, "the host has no memory left");
+    *told = (struct told){ *of, x, w, y, workspace };
+    const struct queue *queue = handle->stream;
+    if (queue->later(handle->stream, execute, told)) return refuse(BAD_PARAM, "not its stream");
     executed++;
     return SUCCESS;
 }

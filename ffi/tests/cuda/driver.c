@@ -1,6 +1,10 @@
 /* A libcuda.so.1 without a card: devices whose memory is the host's and whose kernels are twins
- * (twin.h). Work is done when it is asked for. What a real driver refuses is refused: addresses that
- * nobody allocated, arguments of the wrong kind of handle.
+ * (twin.h). What a real driver refuses is refused: addresses that nobody allocated, arguments of the
+ * wrong kind of handle.
+ *
+ * Work is done as late as streams and events allow: what nobody waits for is not there. With a number
+ * in KINTSUGI_FAKE_CUDA_ORDER some of it is done earlier, drawn from it, and an odd one runs the blocks
+ * and threads of kernels from the last to the first. No order may change a result.
  *
  * Failures are planned by text, from the environment (KINTSUGI_FAKE_CUDA, read by cuInit) or by
  * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
@@ -25,7 +29,7 @@
 #define MAGIC "\x7f" "ELF"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
-    INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
+    INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
     ALREADY_REGISTERED = 712, NOT_REGISTERED = 713 };
 #define FRESH 0xa5 /* what new memory is full of */
 #define CARDS_MAX 8
@@ -35,11 +39,14 @@ typedef uint64_t address;
 /* Managed memory takes room where it is near, and was somewhere else once it has been sent there. */
 struct block { struct block *next; size_t bytes; char *start; int managed, near, moved, card; unsigned long rank; };
 struct pin { struct pin *next; char *start; size_t bytes; };
-struct event { int recorded, card; struct timespec when; };
-struct stream { int card; };
+/* One time that an event was recorded: of which stream, and who may still ask. */
+struct record { struct stream *of; int done, holders; struct timespec when; };
+struct event { int card; struct record *last; };
+struct item;
+struct stream { struct queue queue; int card; struct item *first, **end; struct stream *next; };
 /* Where it was made of a source: that, for its element types. */
 struct module { char *source; };
-enum what { COPY, CLEAR, LAUNCH, HAPPEN };
+enum what { COPY, CLEAR, LAUNCH, CALL, PREFETCH, HAPPEN, WAIT };
 struct work {
     enum what what;
     char *to;
@@ -50,17 +57,24 @@ struct work {
     const struct twin *twin;
     unsigned blocks[3], threads[3];
     uint64_t values[PARAMETERS_MAX];
-    struct event *event;
+    struct record *record;
+    struct block *block;
+    int near;
+    int (*call)(void *);
+    void *owned; /* freed when it is done */
 };
+struct item { struct item *next; struct work work; };
 
 __thread unsigned twin_block[3], twin_blocks[3], twin_threads[3];
+int twin_backwards;
 static __thread int *current; /* one of `retained` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
 static struct pin *pins;
 static size_t used_bytes[CARDS_MAX], memory_bytes = (size_t)1 << 30;
-static unsigned long ranks;
-static int ready, sticky, live, cards = 1, retained[CARDS_MAX];
+static unsigned long ranks, order;
+static struct stream *streams;
+static int ready, sticky, unheard, live, cards = 1, retained[CARDS_MAX];
 #define CARD ((int)(current - retained))
 #define IS_NONE(card) ((card) < 0 || (card) >= cards)
 static char plan[256];
@@ -76,7 +90,8 @@ static void unlock(int *unused) { (void)unused; pthread_mutex_unlock(&lock); }
     if (planned) return planned
 #define IN_CONTEXT(name)                                                                           \
     BEGIN(name);                                                                                   \
-    if (!current) return INVALID_CONTEXT
+    if (!current) return INVALID_CONTEXT;                                                          \
+    wander()
 
 static int ends_the_process(int code)
 {
@@ -96,6 +111,10 @@ static int is_first(void)
 
 /* Planned, it is no answer: the call never returns, and no other one does. */
 enum { NEVER = -1 };
+
+static void wander(void);
+static void end_all(int card);
+static int heard(void);
 
 static int failure(const char *name)
 {
@@ -142,6 +161,9 @@ API cuInit(unsigned flags)
     if (bytes) memory_bytes = strtoull(bytes, NULL, 10);
     const char *count = getenv("KINTSUGI_FAKE_CUDA_CARDS");
     if (count) cards = atoi(count) > CARDS_MAX ? CARDS_MAX : atoi(count);
+    const char *number = getenv("KINTSUGI_FAKE_CUDA_ORDER");
+    if (number) order = strtoul(number, NULL, 10);
+    twin_backwards = order % 2;
     BEGIN("cuInit");
     ready = flags == 0;
     return ready ? SUCCESS : INVALID_VALUE;
@@ -241,7 +263,8 @@ API cuCtxSetCurrent(void *context)
 API cuCtxSynchronize(void)
 {
     IN_CONTEXT("cuCtxSynchronize");
-    return SUCCESS;
+    end_all(CARD);
+    return heard();
 }
 
 static struct block *block_of(const char *start, size_t bytes)
@@ -306,6 +329,7 @@ API cuMemAllocManaged(address *start, size_t bytes, unsigned flags)
     return SUCCESS;
 }
 struct location { int kind, id; };
+static int put(struct stream *stream, struct work work);
 API cuMemAdvise_v2(address start, size_t bytes, int advice, struct location location)
 {
     IN_CONTEXT("cuMemAdvise");
@@ -320,19 +344,13 @@ API cuMemPrefetchAsync_v2(address start, size_t bytes, struct location to, unsig
     struct block *b = block_of((char *)start, bytes);
     if (!b || !b->managed || flags || !stream || to.id || to.kind < 1 || to.kind > 2)
         return INVALID_VALUE;
-    if (to.kind == 1) {
-        int status = bring(b);
-        b->rank = ++ranks;
-        return status;
-    }
-    if (b->near) used_bytes[b->card] -= b->bytes;
-    b->near = 0;
-    b->moved = 1;
-    return SUCCESS;
+    return put(stream, (struct work){ .what = PREFETCH, .block = b, .near = to.kind == 1 });
 }
+/* Waits for the card's work, as the real one does. */
 API cuMemFree_v2(address start)
 {
     IN_CONTEXT("cuMemFree");
+    end_all(CARD);
     for (struct block **at = &blocks; *at; at = &(*at)->next) {
         struct block *b = *at;
         if ((address)b->start != start) continue;
@@ -368,6 +386,7 @@ API cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags)
 API cuMemHostUnregister(void *start)
 {
     IN_CONTEXT("cuMemHostUnregister");
+    end_all(CARD);
     for (struct pin **at = &pins; *at; at = &(*at)->next) {
         struct pin *p = *at;
         if (p->start != start) continue;
@@ -391,38 +410,135 @@ static int run(const struct work *w)
         if (!status) memset(w->to, w->value, w->bytes);
         return status;
     }
-    case HAPPEN:
-        w->event->recorded = 1;
-        clock_gettime(CLOCK_MONOTONIC, &w->event->when);
+    case CALL: return w->call(w->owned) ? SUCCESS : OUT_OF_MEMORY;
+    case PREFETCH: {
+        struct block *b = w->block;
+        if (w->near) {
+            int status = bring(b);
+            b->rank = ++ranks;
+            return status;
+        }
+        if (b->near) used_bytes[b->card] -= b->bytes;
+        b->near = 0;
+        b->moved = 1;
         return SUCCESS;
+    }
+    case HAPPEN:
+        w->record->done = 1;
+        clock_gettime(CLOCK_MONOTONIC, &w->record->when);
+        return SUCCESS;
+    case WAIT: return SUCCESS;
     case LAUNCH: break;
     }
     for (int i = 0; i < w->twin->parameters; i++) arguments[i] = (void *)&w->values[i];
     memcpy(twin_blocks, w->blocks, sizeof twin_blocks);
     memcpy(twin_threads, w->threads, sizeof twin_threads);
-    for (twin_block[2] = 0; twin_block[2] < w->blocks[2]; twin_block[2]++)
-        for (twin_block[1] = 0; twin_block[1] < w->blocks[1]; twin_block[1]++)
-            for (twin_block[0] = 0; twin_block[0] < w->blocks[0]; twin_block[0]++)
-                w->twin->run(arguments);
+    uint64_t all = (uint64_t)w->blocks[0] * w->blocks[1] * w->blocks[2];
+    for (uint64_t i = 0; i < all; i++) {
+        uint64_t at = twin_backwards ? all - 1 - i : i;
+        twin_block[0] = (unsigned)(at % w->blocks[0]);
+        twin_block[1] = (unsigned)(at / w->blocks[0] % w->blocks[1]);
+        twin_block[2] = (unsigned)(at / w->blocks[0] / w->blocks[1]);
+        w->twin->run(arguments);
+    }
     return SUCCESS;
+}
+static void let_go(struct record *record)
+{
+    if (record && --record->holders == 0) free(record);
+}
+/* Does the first thing that a stream has to do, and before it what it waits for, which was asked for
+ * earlier. What fails is told to whoever waits next. */
+static void advance(struct stream *stream)
+{
+    struct item *item = stream->first;
+    struct record *record = item->work.record;
+    while (item->work.what == WAIT && !record->done) advance(record->of);
+    stream->first = item->next;
+    if (!stream->first) stream->end = &stream->first;
+    int status = sticky ? sticky : run(&item->work);
+    if (status) unheard = status;
+    if (status && item->work.what == HAPPEN) record->done = 1;
+    let_go(record);
+    free(item->work.owned);
+    free(item);
+}
+static int heard(void)
+{
+    int status = sticky ? sticky : unheard;
+    unheard = SUCCESS;
+    return status;
+}
+static int wait_for(struct stream *stream)
+{
+    while (stream->first) advance(stream);
+    return heard();
+}
+static void end_all(int card)
+{
+    for (struct stream *s = streams; s; s = s->next)
+        while (s->card == card && s->first) advance(s);
+}
+/* Some work earlier than anybody asks for it. */
+static unsigned long drawn(unsigned long below)
+{
+    order ^= order << 13;
+    order ^= order >> 7;
+    order ^= order << 17;
+    return order % below;
+}
+static void wander(void)
+{
+    unsigned long count = 0;
+    for (struct stream *s = streams; s; s = s->next) count += s->card == CARD && s->first;
+    if (!order || !count || drawn(2)) return;
+    unsigned long which = drawn(count), steps = drawn(8);
+    struct stream *s = streams;
+    while (s->card != CARD || !s->first || which--) s = s->next;
+    while (s->first && steps--) advance(s);
 }
 static int put(struct stream *stream, struct work work)
 {
-    return stream && stream->card == CARD ? run(&work) : INVALID_HANDLE;
+    if (!stream || stream->card != CARD) {
+        free(work.owned);
+        return INVALID_HANDLE;
+    }
+    struct item *item = malloc(sizeof *item);
+    *item = (struct item){ .work = work };
+    *stream->end = item;
+    stream->end = &item->next;
+    return SUCCESS;
 }
+static int later(void *stream, int (*call)(void *), void *owned)
+{
+    pthread_mutex_lock(&lock);
+    int status = put(stream, (struct work){ .what = CALL, .call = call, .owned = owned });
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+static int is_pinned(const char *start, size_t bytes)
+{
+    for (struct pin *p = pins; p; p = p->next)
+        if (start >= p->start && start + bytes <= p->start + p->bytes) return 1;
+    return 0;
+}
+/* Other memory of the host than pinned is read and written before the call returns. */
 API cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemcpyHtoDAsync");
     if (!is_here((char *)to, bytes)) return INVALID_VALUE;
+    void *owned = is_pinned(from, bytes) ? NULL : malloc(bytes);
+    if (owned) from = memcpy(owned, from, bytes);
     return put(stream, (struct work){ .what = COPY, .to = (char *)to, .from = from,
-        .device = (char *)to, .bytes = bytes });
+        .device = (char *)to, .bytes = bytes, .owned = owned });
 }
 API cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemcpyDtoHAsync");
     if (!is_here((char *)from, bytes)) return INVALID_VALUE;
-    return put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
+    int status = put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
         .device = (char *)from, .bytes = bytes });
+    return status || is_pinned(to, bytes) ? status : wait_for(stream);
 }
 API cuMemsetD8Async(address to, unsigned char value, size_t bytes, struct stream *stream)
 {
@@ -437,13 +553,19 @@ API cuStreamCreate(struct stream **stream, unsigned flags)
     IN_CONTEXT("cuStreamCreate");
     if (flags > 1) return INVALID_VALUE;
     *stream = malloc(sizeof **stream);
-    **stream = (struct stream){ CARD };
+    **stream = (struct stream){ .queue = { later }, .card = CARD, .next = streams };
+    (*stream)->end = &(*stream)->first;
+    streams = *stream;
     live++;
     return SUCCESS;
 }
 API cuStreamDestroy_v2(struct stream *stream)
 {
     IN_CONTEXT("cuStreamDestroy");
+    while (stream->first) advance(stream);
+    struct stream **at = &streams;
+    while (*at != stream) at = &(*at)->next;
+    *at = stream->next;
     live--;
     free(stream);
     return SUCCESS;
@@ -451,14 +573,16 @@ API cuStreamDestroy_v2(struct stream *stream)
 API cuStreamSynchronize(struct stream *stream)
 {
     IN_CONTEXT("cuStreamSynchronize");
-    (void)stream;
-    return SUCCESS;
+    return wait_for(stream);
 }
 API cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags)
 {
     IN_CONTEXT("cuStreamWaitEvent");
     if (stream->card != CARD || event->card != CARD) return INVALID_HANDLE;
-    return flags ? INVALID_VALUE : SUCCESS;
+    if (flags) return INVALID_VALUE;
+    if (!event->last) return SUCCESS;
+    event->last->holders++;
+    return put(stream, (struct work){ .what = WAIT, .record = event->last });
 }
 API cuEventCreate(struct event **event, unsigned flags)
 {
@@ -472,6 +596,7 @@ API cuEventCreate(struct event **event, unsigned flags)
 API cuEventDestroy_v2(struct event *event)
 {
     IN_CONTEXT("cuEventDestroy");
+    let_go(event->last);
     live--;
     free(event);
     return SUCCESS;
@@ -479,21 +604,28 @@ API cuEventDestroy_v2(struct event *event)
 API cuEventRecord(struct event *event, struct stream *stream)
 {
     IN_CONTEXT("cuEventRecord");
-    if (event->card != CARD) return INVALID_HANDLE;
-    return put(stream, (struct work){ .what = HAPPEN, .event = event });
+    if (event->card != CARD || stream->card != CARD) return INVALID_HANDLE;
+    struct record *record = malloc(sizeof *record);
+    *record = (struct record){ .of = stream, .holders = 2 };
+    let_go(event->last);
+    event->last = record;
+    return put(stream, (struct work){ .what = HAPPEN, .record = record });
 }
 API cuEventSynchronize(struct event *event)
 {
     IN_CONTEXT("cuEventSynchronize");
-    (void)event;
-    return SUCCESS;
+    while (event->last && !event->last->done) advance(event->last->of);
+    return heard();
 }
 API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *end)
 {
     IN_CONTEXT("cuEventElapsedTime");
-    *milliseconds = (float)((end->when.tv_sec - start->when.tv_sec) * 1e3 +
-        (end->when.tv_nsec - start->when.tv_nsec) / 1e6);
-    return start->recorded && end->recorded ? SUCCESS : INVALID_HANDLE;
+    const struct record *from = start->last, *to = end->last;
+    if (!from || !to) return INVALID_HANDLE;
+    if (!from->done || !to->done) return NOT_READY;
+    *milliseconds = (float)((to->when.tv_sec - from->when.tv_sec) * 1e3 +
+        (to->when.tv_nsec - from->when.tv_nsec) / 1e6);
+    return SUCCESS;
 }
 
 API cuModuleLoadData(struct module **module, const char *image)

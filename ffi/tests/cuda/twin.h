@@ -15,6 +15,14 @@ struct twin {
 
 /* Which block runs, and how the launch is made. */
 extern __thread unsigned twin_block[3], twin_blocks[3], twin_threads[3];
+/* Whether the threads of a phase run from the last to the first. */
+extern int twin_backwards;
+
+/* What a stream begins with, for libraries that put work into it: it is done in the stream's order,
+ * then `owned` is freed. */
+struct queue {
+    int (*later)(void *stream, int (*call)(void *owned), void *owned);
+};
 
 #define TWIN(name, ...)                                                                            \
     __attribute__((visibility("default"))) const struct twin twin_##name = { __VA_ARGS__ }

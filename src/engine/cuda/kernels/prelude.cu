@@ -25,7 +25,9 @@ typedef uint2 pair;
 #define KERNEL static void
 #define HELPER static inline __attribute__((always_inline))
 #define SHARED static __thread __attribute__((aligned(16)))
-#define EACH_THREAD(t, count) for (int t = 0; t < (count); t++)
+#define EACH_THREAD(t, count)                                                                      \
+    for (int t = twin_backwards ? (count) - 1 : 0, onward = twin_backwards ? -1 : 1;               \
+        t >= 0 && t < (count); t += onward)
 #define TOGETHER()
 #define BLOCK ((int)twin_block[0])
 #define BLOCK_Y ((int)twin_block[1])
