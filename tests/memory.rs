@@ -33,6 +33,7 @@ fn loader(folder: &Path, threads: usize) -> Loader {
     let options = LoaderOptions {
         threads: Threads::Fixed(threads),
         prefetch: 2,
+        steps: None,
         image_size: 224,
         channels: 3,
         augment: true,

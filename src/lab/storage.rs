@@ -14,7 +14,7 @@ use crate::config::{Config, Data, Shown};
 use crate::data::Split;
 use crate::data::sampler::Order;
 use crate::data::set::{DataSet, open};
-use crate::data::staging::{SPARE_BYTES, walk};
+use crate::data::staging::{SPARE_BYTES, place, walk};
 use crate::data::store::throttled;
 use crate::observe::spans::{amount, duration};
 
@@ -157,9 +157,9 @@ pub fn staging_folder_of(config: &Config, set: &DataSet, read: Speed) -> Finding
 
 fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {
     const NAME: &str = "staging folder";
-    const ADVICE: &str = "set staging.folder to a local folder that this user can write";
     let unusable = |error: std::io::Error| {
-        finding(NAME, Grade::Warning, format!("{}: {error}", folder.shown())).advise(ADVICE)
+        finding(NAME, Grade::Warning, format!("{}: {error}", folder.shown()))
+            .advise(place::remedy(&error))
     };
     let (written, free) = match (write_local(folder, DOCTOR_LIMITS), os::free_disk_bytes(folder)) {
         (Ok(written), Ok(free)) => (written, free),

@@ -29,6 +29,7 @@ fn options(threads: usize, prefetch: usize) -> LoaderOptions {
     LoaderOptions {
         threads: Threads::Fixed(threads),
         prefetch,
+        steps: None,
         image_size: 16,
         channels: 3,
         augment: true,

@@ -63,6 +63,7 @@ fn options(data: &Data) -> LoaderOptions {
     LoaderOptions {
         threads: Threads::Fixed(0),
         prefetch: 0,
+        steps: None,
         image_size: data.image_size,
         channels: 3,
         augment: true,

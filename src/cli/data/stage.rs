@@ -121,7 +121,7 @@ fn copy(
     let folder = match Folder::open(&root) {
         Ok(folder) => Arc::new(folder),
         Err(error) => {
-            let advice = "set staging.folder to a local folder that this user can write";
+            let advice = place::remedy(&error);
             return Ok(fail(1, format!("{}: {error}; {advice}", root.shown())));
         }
     };

@@ -11,6 +11,7 @@ use kintsugi_ffi::regular;
 
 use crate::config::Shown;
 use crate::model::Shape;
+use crate::model::onnx::dense::MOMENTUM;
 use crate::model::onnx::import::{HEAD_WEIGHT, Imported, import};
 use crate::model::onnx::stored::FilePart;
 use crate::model::written::to_toml;
@@ -193,7 +194,7 @@ fn ask_about_norms(imported: &Imported, without_norms: bool) -> Result<(), Strin
 }
 
 fn report(imported: &Imported, places: &Places) {
-    let Imported { graph, layout, copied, .. } = imported;
+    let Imported { graph, layout, copied, without_momentum, .. } = imported;
     let (model, weights) = (places.model.shown(), places.weights.shown());
     print_line!(
         "{model}: {} layers, images {}, {} classes",
@@ -205,6 +206,13 @@ fn report(imported: &Imported, places: &Places) {
     print_line!("{weights}: {} tensors, {:.1} MB", layout.tensors.len(), elements as f64 * 4e-6);
     if *copied > 0 {
         say!("{copied} tensors were one with others in the file: each layer has its own from here");
+    }
+    if *without_momentum > 0 {
+        say!(
+            "{without_momentum} norms have running statistics that never move, or forget all but \
+             the last batch, by their momentum in the file: momentum = {MOMENTUM} is taken; the \
+             model file may say another"
+        );
     }
     for head in &graph.heads {
         let name = graph.nodes[head.node].name.shown();

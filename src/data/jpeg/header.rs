@@ -87,6 +87,33 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Whether a picture of three planes is luma and chroma by its JFIF header, and red, green and blue
+/// by Adobe's mark or by its planes' names. libjpeg believes the first, others the rest.
+pub(in crate::data) fn has_disputed_colours(bytes: &[u8]) -> bool {
+    let mut reader = Reader { rest: bytes };
+    let (mut says_luma, mut says_red, mut has_three) = (false, false, false);
+    if reader.word().is_err() {
+        return false;
+    }
+    // Each turn takes a segment of at least four bytes.
+    while let (Ok(marker), Ok(segment)) = (reader.word(), reader.segment()) {
+        match (marker, segment.rest) {
+            (0xFFE0, [b'J', b'F', b'I', b'F', 0, ..]) => says_luma = true,
+            (0xFFEE, mark @ [b'A', b'd', b'o', b'b', b'e', ..]) => {
+                says_red |= mark.get(11) == Some(&0);
+            }
+            // A frame's: precision, two sides, planes of three bytes each.
+            (0xFFC0..=0xFFC2, [_, _, _, _, _, 3, planes @ ..]) => {
+                has_three = true;
+                says_red |= planes.iter().step_by(3).take(3).eq(b"RGB");
+            }
+            (0xFFDA, _) => break,
+            _ => {}
+        }
+    }
+    has_three && says_luma && says_red
+}
+
 impl Header {
     /// Reads up to the entropy-coded data; the tables are left in `tables`.
     pub(super) fn read(bytes: &[u8], tables: &mut Tables) -> Result<Self, NotOurs> {

@@ -19,6 +19,7 @@ mod tests;
 
 pub(super) use decode::{Jpeg, Scratch};
 pub use encode::{Form, encode};
+pub(super) use header::has_disputed_colours;
 
 /// Not a file that is decoded here, or a damaged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

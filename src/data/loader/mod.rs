@@ -40,6 +40,8 @@ pub struct LoaderOptions {
     pub threads: Threads,
     /// Steps decoded ahead for each planned owner.
     pub prefetch: usize,
+    /// Of the run, where that is known: what nobody asks for from this one on is not decoded.
+    pub steps: Option<u64>,
     /// Height and width of what the engine gets, in pixels.
     pub image_size: u32,
     /// 1 or 3: channels of what the engine gets; images are converted.
@@ -113,7 +115,7 @@ impl Loader {
             decoder: Decoder::new(set, recipe, options.bad_image),
             augment: options.augment,
             state: Mutex::new(Pipeline {
-                queue: Queue::new(order, options.prefetch as u64, each),
+                queue: Queue::new(order, options.prefetch as u64, each).until(options.steps),
                 closing: false,
                 threads: 0,
                 crew: Crew::new(options.threads),
@@ -373,6 +375,7 @@ mod tests {
             let options = LoaderOptions {
                 threads,
                 prefetch: 2,
+                steps: None,
                 image_size: 8,
                 channels: 3,
                 augment: true,

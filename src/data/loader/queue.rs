@@ -16,6 +16,8 @@ const SPARE_MAX: usize = 4;
 pub(super) struct Queue {
     order: Order,
     prefetch: u64,
+    /// Nothing is planned from this step on.
+    end: u64,
     /// Per planned owner, the step after the last one taken.
     next: BTreeMap<u32, u64>,
     slots: BTreeMap<Key, Slot>,
@@ -29,7 +31,12 @@ impl Queue {
     /// `each`: values of a sample, above 0.
     pub(super) fn new(order: Order, prefetch: u64, each: usize) -> Self {
         let (next, slots) = (BTreeMap::new(), BTreeMap::new());
-        Self { order, prefetch, next, slots, serial: 0, each, spare: Vec::new() }
+        Self { order, prefetch, end: u64::MAX, next, slots, serial: 0, each, spare: Vec::new() }
+    }
+
+    /// What nobody asks for from this step on is not decoded.
+    pub(super) fn until(self, end: Option<u64>) -> Self {
+        Self { end: end.unwrap_or(u64::MAX), ..self }
     }
 
     /// Takes back the memory of a micro-batch.
@@ -110,14 +117,14 @@ impl Queue {
 
     /// Opens what the plan reaches, drops what it does not.
     fn refill(&mut self) {
-        let (next, prefetch) = (&self.next, self.prefetch);
-        let planned = |(step, owner): Key| {
-            next.get(&owner).is_some_and(|&from| step >= from && step - from < prefetch)
-        };
+        let next = &self.next;
+        let ahead = |from: u64| from..(from + self.prefetch).min(self.end);
+        let planned =
+            |(step, owner): Key| next.get(&owner).is_some_and(|&from| ahead(from).contains(&step));
         self.slots.retain(|&key, slot| slot.wanted > 0 || planned(key));
         let reached: Vec<Key> = next
             .iter()
-            .flat_map(|(&owner, &from)| (from..from + prefetch).map(move |step| (step, owner)))
+            .flat_map(|(&owner, &from)| ahead(from).map(move |step| (step, owner)))
             .collect();
         for key in reached {
             self.slot(key);
@@ -190,6 +197,17 @@ mod tests {
         assert_eq!(fresh, [(5, 2), (5, 2), (6, 2), (6, 2)]);
         assert_eq!(take(&mut queue, 6, 0), 32);
         assert!(!queue.slots.contains_key(&(5, 1)) && !queue.slots.contains_key(&(6, 1)));
+    }
+
+    #[test]
+    fn nothing_is_decoded_beyond_a_runs_last_step_but_what_is_asked_for() {
+        let mut queue = queue(4).until(Some(7));
+        queue.plan(5, &[0]);
+        assert_eq!(drain(&mut queue), [(5, 0, 0), (5, 0, 1), (6, 0, 0), (6, 0, 1)]);
+        assert_eq!(take(&mut queue, 5, 0), 32);
+        assert_eq!(drain(&mut queue), []);
+        queue.want(7, 0);
+        assert_eq!(drain(&mut queue), [(7, 0, 0), (7, 0, 1)]);
     }
 
     #[test]

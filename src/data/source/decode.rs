@@ -6,22 +6,23 @@
 use std::io::Cursor;
 
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits, RgbImage};
+use tiff::tags::Tag;
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::Wanted;
-use crate::data::jpeg::{Jpeg, Scratch};
+use super::first_frame;
+use super::sized::{SIDE_MAX, image, refused_size};
+use crate::data::jpeg::{Jpeg, Scratch, has_disputed_colours};
 use crate::data::{Area, Cut, Image};
 
 /// The endings of the files that are read: torchvision's, and GIF.
 pub(super) const EXTENSIONS: [&str; 10] =
     ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"];
 
-/// Largest width and height that is decoded, in pixels.
-const SIDE_MAX: usize = 16_384;
 /// Most memory that one picture may take while it is decoded.
 const DECODED_BYTES_MAX: u64 = 1 << 30;
 
@@ -31,6 +32,9 @@ pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
         [] => Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg(bytes),
         _ => match format(bytes) {
+            Some((name, ImageFormat::Gif)) => {
+                first_frame::gif(bytes).map_err(|error| format!("{name}: {error}"))
+            }
             Some((name, format)) => other(bytes, name, format),
             None => Err("not a JPEG, PNG, WebP, BMP, GIF, TIFF, PPM or PGM file".into()),
         },
@@ -83,6 +87,11 @@ const END: [u8; 2] = [0xff, 0xd9];
 
 /// Strict: a truncated file is an error, not a grey lower half.
 fn jpeg(bytes: &[u8]) -> Result<Image, String> {
+    if has_disputed_colours(bytes) {
+        let what = "its JFIF header says that its planes are luma and chroma, something else in it \
+                    that they are red, green and blue: write it anew";
+        return Err(format!("JPEG: {what}"));
+    }
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(SIDE_MAX)
@@ -126,7 +135,7 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
     limits.max_image_height = Some(SIDE_MAX as u32);
     limits.max_alloc = Some(DECODED_BYTES_MAX);
     reader.limits(limits);
-    let mut decoded = reader.decode().map_err(|error| {
+    let decoded = reader.decode().map_err(|error| {
         let size = ImageReader::with_format(Cursor::new(bytes), format).into_dimensions();
         let size = size.ok().filter(|_| matches!(error, ImageError::Limits(_)));
         let refused = size.map(|(width, height)| {
@@ -146,39 +155,46 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
     if levels.iter().any(|level| !(0.0..=1.0).contains(level)) {
         return Err(format!("{name}: it has levels outside 0 to 1: convert it to 8 bits"));
     }
-    let turned = orientation(bytes, format).map_err(|error| format!("{name}: {error}"))?;
-    decoded.apply_orientation(turned);
-    let decoded = decoded.into_rgb8();
+    let decoded = match format {
+        ImageFormat::Tiff => as_told(bytes, decoded).map_err(|error| format!("{name}: {error}"))?,
+        _ => decoded.into_rgb8(),
+    };
     let (width, height) = decoded.dimensions();
     image(width as usize, height as usize, decoded.into_raw())
 }
 
-/// How a picture is to be turned and flipped.
-fn orientation(bytes: &[u8], format: ImageFormat) -> Result<Orientation, ImageError> {
-    match format {
-        ImageFormat::Tiff => {
-            ImageReader::with_format(Cursor::new(bytes), format).into_decoder()?.orientation()
+/// A TIFF's pixels as its tags say that they are to be taken (TIFF 6.0, sections 8 and 18).
+fn as_told(bytes: &[u8], mut decoded: DynamicImage) -> Result<RgbImage, String> {
+    /// A byte's first pixel is its lowest bit.
+    const LOWEST_FIRST: u16 = 2;
+    /// Colours are multiplied by alpha.
+    const ASSOCIATED: u16 = 1;
+    let mut tags = tiff::decoder::Decoder::new(Cursor::new(bytes)).map_err(|e| e.to_string())?;
+    let mut first = |tag| {
+        let values = tags.find_tag_unsigned_vec::<u16>(tag).map_err(|error| error.to_string())?;
+        Ok::<_, String>(values.and_then(|values| values.first().copied()))
+    };
+    if first(Tag::FillOrder)? == Some(LOWEST_FIRST) {
+        return Err("its bits are stored from the lowest on (FillOrder 2): write it anew".into());
+    }
+    let is_associated = first(Tag::ExtraSamples)? == Some(ASSOCIATED);
+    let turned = first(Tag::Orientation)?.and_then(|tag| u8::try_from(tag).ok());
+    if let Some(turned) = turned.and_then(Orientation::from_exif) {
+        decoded.apply_orientation(turned);
+    }
+    if !(is_associated && decoded.color().has_alpha()) {
+        return Ok(decoded.into_rgb8());
+    }
+    let mut divided = decoded.into_rgba8();
+    for pixel in divided.pixels_mut() {
+        let [colours @ .., alpha] = &mut pixel.0;
+        // As Pillow: whole numbers, and nothing where nothing is to be seen.
+        for colour in colours.iter_mut().filter(|_| *alpha > 0) {
+            let whole = u16::from(u8::MAX) * u16::from(*colour) / u16::from(*alpha);
+            *colour = whole.min(u16::from(u8::MAX)) as u8;
         }
-        _ => Ok(Orientation::NoTransforms),
     }
-}
-
-/// Why a picture of this size is not read.
-fn refused_size(width: usize, height: usize) -> Option<String> {
-    let sides = [width, height];
-    let text =
-        || format!("{width} x {height} pixels; sides of 1 to {SIDE_MAX} are read: make it smaller");
-    sides.iter().any(|side| !(1..=SIDE_MAX).contains(side)).then(text)
-}
-
-fn image(width: usize, height: usize, pixels: Vec<u8>) -> Result<Image, String> {
-    if let Some(refused) = refused_size(width, height) {
-        return Err(refused);
-    }
-    if pixels.len() != width * height * 3 {
-        return Err(format!("{} bytes for {width} x {height} RGB pixels", pixels.len()));
-    }
-    Ok(Image { height: height as u32, width: width as u32, channels: 3, pixels })
+    Ok(DynamicImage::ImageRgba8(divided).into_rgb8())
 }
 
 #[cfg(test)]
@@ -238,6 +254,46 @@ mod tests {
         assert_eq!(read(6), ([1, 2], vec![0, 255]), "turned to the right");
         assert_eq!(read(8), ([1, 2], vec![255, 0]), "turned to the left");
         assert_eq!(read(77), ([2, 1], vec![0, 255]), "says nothing");
+    }
+
+    #[test]
+    fn a_tiffs_colours_are_divided_by_the_alpha_that_they_were_multiplied_by() {
+        use tiff::encoder::{TiffEncoder, colortype::RGBA8};
+        use tiff::tags::ExtraSamples;
+        let tiff = |alpha: ExtraSamples, order: u16| {
+            let mut file = Cursor::new(Vec::new());
+            let mut encoder = TiffEncoder::new(&mut file).expect("a header");
+            let mut picture = encoder.new_image::<RGBA8>(2, 1).expect("a picture");
+            let tags = picture.encoder();
+            tags.write_tag(Tag::FillOrder, order).expect("a tag");
+            tags.write_tag(Tag::ExtraSamples, &[alpha.to_u16()][..]).expect("a tag");
+            picture.write_data(&[100, 50, 200, 100, 7, 0, 9, 0]).expect("its pixels");
+            rgb(&file.into_inner()).map(|image| image.pixels)
+        };
+        let as_stored = vec![100, 50, 200, 7, 0, 9];
+        assert_eq!(tiff(ExtraSamples::UnassociatedAlpha, 1), Ok(as_stored));
+        assert_eq!(tiff(ExtraSamples::AssociatedAlpha, 1), Ok(vec![255, 127, 255, 7, 0, 9]));
+        let said = tiff(ExtraSamples::UnassociatedAlpha, 2).expect_err("its bits are reversed");
+        assert!(said.contains("FillOrder 2"), "{said}");
+    }
+
+    #[test]
+    fn planes_that_are_said_to_be_two_kinds_of_colours_are_refused() {
+        let encoded = {
+            let mut file = Vec::new();
+            let mut encoder = image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, 90);
+            let noise: Vec<u8> = (0..16 * 16 * 3).map(|i| (i * 37 % 251) as u8).collect();
+            encoder.encode(&noise, 16, 16, image::ExtendedColorType::Rgb8).expect("in memory");
+            file
+        };
+        assert_eq!(&encoded[6..11], b"JFIF\0");
+        let mark = |transform: u8| {
+            let body = [&b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"[..], &[transform]].concat();
+            [&encoded[..20], &body, &encoded[20..]].concat()
+        };
+        assert_eq!(rgb(&mark(1)), rgb(&encoded), "both say luma and chroma");
+        let said = rgb(&mark(0)).expect_err("they differ");
+        assert!(said.contains("luma and chroma, something else"), "{said}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where a node's copies lie.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Staging;
@@ -15,6 +16,14 @@ const FINGERPRINT_DIGITS: usize = 16;
 /// Below `staging.folder`, else `$TMPDIR`, else `/tmp`.
 pub fn folder(staging: &Staging, run_id: &str, fingerprint: u64) -> PathBuf {
     folder_below(&staging.place(), run_id, fingerprint)
+}
+
+/// What to do where copies cannot be kept for this reason.
+pub fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "make the folder that staging.folder names, on every node",
+        _ => "set staging.folder to a local folder that this user can write",
+    }
 }
 
 /// Removes the copies of a run that no process uses any more.

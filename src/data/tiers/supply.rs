@@ -157,9 +157,9 @@ fn staging_folder(config: &Config, set: &DataSet, run_id: &str) -> Option<Arc<Fo
         Ok(folder) => Some(Arc::new(folder)),
         Err(error) => {
             act_on(&format!(
-                "nothing is staged, training reads the shared store: {}: {error}; set \
-                 staging.folder to a local folder that this user can write",
-                root.shown()
+                "nothing is staged, training reads the shared store: {}: {error}; {}",
+                root.shown(),
+                place::remedy(&error)
             ));
             None
         }

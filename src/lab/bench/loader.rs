@@ -125,6 +125,7 @@ impl Ours {
         let options = LoaderOptions {
             threads: Threads::Fixed(0),
             prefetch: 0,
+            steps: None,
             image_size: IMAGE_SIZE,
             channels: 3,
             augment: true,

@@ -111,6 +111,7 @@ impl Trained {
         LoaderOptions {
             threads: Threads::Fixed(1),
             prefetch: 1,
+            steps: None,
             image_size: size as u32,
             channels: channels as u32,
             augment: false,

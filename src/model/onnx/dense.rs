@@ -95,6 +95,9 @@ pub(super) fn add_bias<'a>(state: &mut State<'a>, flow: &Flow, bias: &Held<'a>) 
     state.layer(kind, &[&input], weights)
 }
 
+/// torch's, and ONNX's, where nothing is said.
+pub const MOMENTUM: f32 = 0.1;
+
 /// In inference and training form alike: training has batch statistics here anyway.
 pub(super) fn batch_norm<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
@@ -105,7 +108,11 @@ pub(super) fn batch_norm<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a
     // ONNX says what stays of the old statistics, torch what comes of the new.
     const DIGITS: f64 = 1e6;
     let kept = f64::from(float(node, "momentum", 0.9)?);
-    let momentum = (((1.0 - kept) * DIGITS).round() / DIGITS) as f32;
+    let said = (((1.0 - kept) * DIGITS).round() / DIGITS) as f32;
+    // What exporters write of norms that average all batches, such as torch's `momentum=None`.
+    let tells_none = said == 0.0 || said == 1.0;
+    state.without_momentum += usize::from(tells_none);
+    let momentum = if tells_none { MOMENTUM } else { said };
     let epsilon = float(node, "epsilon", 1e-5)?;
     if !((0.0..=1.0).contains(&momentum) && epsilon.is_finite() && epsilon > 0.0) {
         return Err(format!("momentum = {kept} or epsilon = {epsilon} is out of range"));

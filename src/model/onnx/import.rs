@@ -33,6 +33,9 @@ pub struct Imported {
     pub statistics: Vec<f32>,
     /// Convolutions that have a norm in them, by the exporter.
     pub folded: usize,
+    /// Norms of which the file says that their statistics never move, or forget all of the past:
+    /// they have `MOMENTUM`.
+    pub without_momentum: usize,
     /// Tensors that the file holds once for several layers.
     pub copied: usize,
     /// Who wrote the file.
@@ -65,14 +68,24 @@ pub fn import(
     let (drafts, outputs) = reached(&state.drafts, &outputs);
     let names = names::of(&model, &drafts);
     let graph = graph(name, &state, &drafts, &names, &outputs)?;
-    let folded = state.folded;
+    let State { folded, without_momentum, .. } = state;
     let layout = layout::of(&graph);
     let mut taken = Taken::from(beside);
     let (parameters, statistics) = taken.all(&drafts, &layout)?;
     let (producer, copied) = (model.producer.to_owned(), taken.copied);
     let about =
         model.texts.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
-    Ok(Imported { graph, layout, parameters, statistics, folded, copied, producer, about })
+    Ok(Imported {
+        graph,
+        layout,
+        parameters,
+        statistics,
+        folded,
+        without_momentum,
+        copied,
+        producer,
+        about,
+    })
 }
 
 /// Name and shape of the one input, and its number of samples.

@@ -171,6 +171,22 @@ fn norms_that_an_exporter_has_merged_are_copied() {
     refused(&model(&nodes, &[below]), "n.running_var: it holds a variance below 0");
 }
 
+#[test]
+fn a_norm_whose_momentum_is_none_gets_the_usual_one_and_it_is_counted() {
+    let ones = tensor("w", &[2], &[0, 0, 128, 63, 0, 0, 128, 63]);
+    for (kept, expected) in [(0.0, (0.1, 1)), (1.0, (0.1, 1)), (0.75, (0.25, 0))] {
+        let kept = Message::default().text(1, "momentum").float(2, kept).integer(20, 1);
+        let norm = node("BatchNormalization", &["x", "w", "w", "w", "w"], "n").within(5, &kept);
+        let nodes = [norm, node("GlobalAveragePool", &["n"], "p"), node("Flatten", &["p"], "y")];
+        let imported = read(&model(&nodes, std::slice::from_ref(&ones))).expect("is right");
+        let momentum = imported.graph.nodes.iter().find_map(|node| match node.kind {
+            LayerKind::BatchNorm { momentum, .. } => Some(momentum),
+            _ => None,
+        });
+        assert_eq!((momentum, imported.without_momentum), (Some(expected.0), expected.1));
+    }
+}
+
 fn softmax(input: &str, output: &str, axis: i64) -> Message {
     node("Softmax", &[input], output).within(5, &integer("axis", axis))
 }

@@ -11,6 +11,7 @@
 //! in which an empty node of two bytes takes hundreds; the five rules of the encoding, by
 //! reference, take the file's size and the bounds named in `proto`.
 
+pub mod dense;
 pub mod error;
 pub mod export;
 pub mod import;
@@ -19,7 +20,6 @@ pub mod stored;
 pub mod wire;
 
 mod chains;
-mod dense;
 mod elementwise;
 mod names;
 mod reshaping;

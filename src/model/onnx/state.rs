@@ -51,6 +51,8 @@ pub struct State<'a> {
     pub drafts: Vec<Draft<'a>>,
     /// Convolutions into which the exporter has folded a norm.
     pub folded: usize,
+    /// Norms whose momentum is none.
+    pub without_momentum: usize,
     /// The node that is being read.
     pub at: usize,
     origins: usize,
@@ -72,8 +74,8 @@ impl<'a> State<'a> {
         let mut values: HashMap<_, _> = model.tensors.iter().enumerate().map(held).collect();
         values.insert(input, Value::Flow(flow));
         let origins = model.tensors.len();
-        let (drafts, folded, at) = (Vec::new(), 0, 0);
-        Self { model, image, batch, values, drafts, folded, at, origins }
+        let (drafts, folded, without_momentum, at) = (Vec::new(), 0, 0, 0);
+        Self { model, image, batch, values, drafts, folded, without_momentum, at, origins }
     }
 
     /// A number for a tensor that is no tensor of the graph.

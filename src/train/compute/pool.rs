@@ -256,6 +256,7 @@ mod tests {
         let options = LoaderOptions {
             threads: Threads::Fixed(0),
             prefetch: 0,
+            steps: None,
             image_size: 8,
             channels: 3,
             augment: false,

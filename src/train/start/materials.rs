@@ -118,13 +118,16 @@ impl Materials {
         (each, processors.saturating_sub(workers).min(HOST_THREADS_MAX))
     }
 
-    fn loader_options(&self, config: &Config) -> LoaderOptions {
+    fn loader_options(&self, config: &Config, order: &Order) -> LoaderOptions {
+        let is_in_step = config.train.exchange == ExchangeKind::Synchronous;
         LoaderOptions {
             threads: match self.inline {
                 Some(_) => Threads::Fixed(0),
                 None => Threads::of_rank(config.data.decode_threads, self.workers(config)),
             },
             prefetch: config.data.prefetch as usize,
+            // Owners that run free do not all do as many.
+            steps: steps_total(config, order).filter(|_| is_in_step),
             image_size: config.data.image_size,
             channels: self.train.source.channels(),
             augment: config.data.augment,
@@ -179,13 +182,14 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
 /// The part of it that reads nothing, which a simulation runs with materials of its own.
 pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
-    let (options, workers) = (materials.loader_options(config), materials.workers(config));
+    let order = Order::of(config, materials.train.source.len())?;
+    let options = materials.loader_options(config, &order);
+    let workers = materials.workers(config);
     let (threads, hands) = materials.threads(config);
     let Materials { train, validation, occasion, graph, inline, arithmetic, local, porters } =
         materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let layout = Arc::new(layout::of(&graph));
-    let order = Order::of(config, train.source.len())?;
     let frozen = freeze::frozen_in(config, &layout);
     let both = [Some(&train), validation.as_ref()].into_iter().flatten();
     let sets = both.map(|set| Arc::clone(&set.source)).collect::<Vec<_>>();
