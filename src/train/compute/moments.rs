@@ -139,18 +139,28 @@ impl Moments {
     }
 }
 
+/// 1.5 x 2^52: among its neighbours whole numbers are next to each other.
+const WHOLE: f64 = (3_u64 << 51) as f64;
+
+/// The nearest whole number, halves to even, of one below `2^RANGE_BITS`: as a number and as an
+/// integer. Others stay as large. Norms have many statistics, and it has no call and no branch.
+fn rounded(value: f64) -> (f64, i64) {
+    let beside = value + WHOLE;
+    (beside - WHOLE, beside.to_bits().wrapping_sub(WHOLE.to_bits()).cast_signed())
+}
+
 /// Adds moments to their sums (`sum` holds all first words, then all second ones, and so on). Gives
 /// 1 where one does not fit.
 pub fn add_up(sum: &mut [i64], moments: &[f64]) -> u64 {
-    let mut fits = true;
-    for (at, moment) in moments.iter().enumerate() {
-        let mut rest = *moment;
-        for (word, bits) in STATISTIC_BITS.into_iter().enumerate() {
-            let whole = (rest * 2f64.powi(bits)).round_ties_even();
-            fits &= whole.abs() < 2f64.powi(RANGE_BITS as i32);
-            let sum = &mut sum[word * moments.len() + at];
-            *sum = sum.wrapping_add(whole as i64);
-            rest -= whole * 2f64.powi(-bits);
+    let most = 2f64.powi(RANGE_BITS as i32);
+    let (mut fits, mut rest) = (true, moments.to_vec());
+    for (sums, bits) in sum.chunks_exact_mut(moments.len().max(1)).zip(STATISTIC_BITS) {
+        let (up, down) = (2f64.powi(bits), 2f64.powi(-bits));
+        for (sum, rest) in sums.iter_mut().zip(&mut rest) {
+            let (whole, integer) = rounded(*rest * up);
+            fits &= whole.abs() < most;
+            *sum = sum.wrapping_add(integer);
+            *rest -= whole * down;
         }
     }
     u64::from(!fits)
@@ -295,6 +305,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn rounding_is_to_the_nearest_with_halves_to_even(value in -1e15f64..1e15, down in 0i32..60) {
+            for value in [value * 2f64.powi(-down), value.trunc() / 2.0, value.trunc() + 0.5] {
+                let whole = value.round_ties_even();
+                prop_assert_eq!(rounded(value), (whole, whole as i64));
+            }
+        }
+
         #[test]
         fn statistics_have_the_same_bits_for_any_grouping_and_order(
             values in proptest::collection::vec((-1e6f64..1e6, -40i32..40), 2..20),
