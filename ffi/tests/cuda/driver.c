@@ -13,6 +13,9 @@
  * KINTSUGI_FAKE_CUDA_UUID is a number in the names of its devices, which processes share out.
  * KINTSUGI_FAKE_CUDA_BYTES is how much memory a device has (1 GiB), KINTSUGI_FAKE_CUDA_CARDS how many
  * there are (1); KINTSUGI_FAKE_CUDA_OTHER names the last one, which is then of another kind.
+ *
+ * KINTSUGI_FAKE_CUDA_PACE=KERNEL,LINK emulates a card that computes nothing and takes its time: so many
+ * nanoseconds a kernel, and bytes a second each way. What is left of a step's time is the host's.
  * An error after which a process must end is the answer to every later call, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,10 +43,11 @@ typedef uint64_t address;
 struct block { struct block *next; size_t bytes; char *start; int managed, near, moved, card; unsigned long rank; };
 struct pin { struct pin *next; char *start; size_t bytes; };
 /* One time that an event was recorded: of which stream, and who may still ask. */
-struct record { struct stream *of; int done, holders; struct timespec when; };
+struct record { struct stream *of; int done, holders; int64_t when; };
 struct event { int card; struct record *last; };
 struct item;
-struct stream { struct queue queue; int card; struct item *first, **end; struct stream *next; };
+struct stream { struct queue queue; int card; struct item *first, **end; struct stream *next;
+    int64_t busy_until; };
 /* Where it was made of a source: that, for its element types. */
 struct module { char *source; };
 enum what { COPY, CLEAR, LAUNCH, CALL, PREFETCH, HAPPEN, WAIT };
@@ -73,6 +77,8 @@ static struct block *blocks;
 static struct pin *pins;
 static size_t used_bytes[CARDS_MAX], memory_bytes = (size_t)1 << 30;
 static unsigned long ranks, order;
+static double pace_kernel, pace_link; /* nanoseconds, bytes a second; 0: it computes */
+static int64_t link_busy_until[2];
 static struct stream *streams;
 static int ready, sticky, unheard, live, cards = 1, retained[CARDS_MAX];
 #define CARD ((int)(current - retained))
@@ -164,6 +170,8 @@ API cuInit(unsigned flags)
     const char *number = getenv("KINTSUGI_FAKE_CUDA_ORDER");
     if (number) order = strtoul(number, NULL, 10);
     twin_backwards = order % 2;
+    const char *pace = getenv("KINTSUGI_FAKE_CUDA_PACE");
+    if (pace) sscanf(pace, "%lf,%lf", &pace_kernel, &pace_link);
     BEGIN("cuInit");
     ready = flags == 0;
     return ready ? SUCCESS : INVALID_VALUE;
@@ -288,7 +296,7 @@ API cuMemAlloc_v2(address *start, size_t bytes)
     struct block *b = malloc(sizeof *b);
     *b = (struct block){ .next = blocks, .bytes = bytes, .card = CARD,
         .start = aligned_alloc(256, (bytes + 255) / 256 * 256) };
-    memset(b->start, FRESH, bytes);
+    if (!pace_link) memset(b->start, FRESH, bytes);
     blocks = b;
     used_bytes[CARD] += bytes;
     live++;
@@ -398,6 +406,12 @@ API cuMemHostUnregister(void *start)
     return NOT_REGISTERED;
 }
 
+static int64_t now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 static int run(const struct work *w)
 {
     void *arguments[PARAMETERS_MAX];
@@ -425,7 +439,7 @@ static int run(const struct work *w)
     }
     case HAPPEN:
         w->record->done = 1;
-        clock_gettime(CLOCK_MONOTONIC, &w->record->when);
+        w->record->when = now();
         return SUCCESS;
     case WAIT: return SUCCESS;
     case LAUNCH: break;
@@ -469,8 +483,10 @@ static int heard(void)
     unheard = SUCCESS;
     return status;
 }
+static void sleep_until(int64_t when);
 static int wait_for(struct stream *stream)
 {
+    if (pace_link) sleep_until(stream->busy_until);
     while (stream->first) advance(stream);
     return heard();
 }
@@ -497,11 +513,45 @@ static void wander(void)
     while (s->card != CARD || !s->first || which--) s = s->next;
     while (s->first && steps--) advance(s);
 }
+/* What the host's side of a call takes, and how long a copy is on its way, by what H200s showed. */
+enum { CALL_NS = 2000, PLAN_NS = 8000, EVENT_NS = 600, COPY_NS = 8000 };
+/* When work would be done. The caller takes its time, as with a real driver. */
+static void pace(struct stream *stream, struct work *work)
+{
+    int64_t begun = now(), *at = &stream->busy_until;
+    int is_event = work->what == HAPPEN || work->what == WAIT;
+    int64_t cost = is_event ? EVENT_NS : work->what == CALL ? PLAN_NS : CALL_NS;
+    while (now() < begun + cost) continue;
+    if (!is_event && *at < begun) *at = begun;
+    if (work->what == LAUNCH || work->what == CALL) *at += (int64_t)pace_kernel;
+    if (work->what == COPY) {
+        int64_t *link = &link_busy_until[work->device == work->to];
+        if (*at < *link) *at = *link;
+        *link = *at += (int64_t)((double)work->bytes / pace_link * 1e9);
+        *at += COPY_NS;
+    }
+    if (work->what == HAPPEN) *work->record = (struct record){ .of = stream, .done = 1,
+        .holders = work->record->holders, .when = *at };
+    if (work->what == WAIT && *at < work->record->when) *at = work->record->when;
+    let_go(work->record);
+    free(work->owned);
+}
+static void sleep_until(int64_t when)
+{
+    struct timespec at = { when / 1000000000, when % 1000000000 };
+    pthread_mutex_unlock(&lock);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL)) continue;
+    pthread_mutex_lock(&lock);
+}
 static int put(struct stream *stream, struct work work)
 {
     if (!stream || stream->card != CARD) {
         free(work.owned);
         return INVALID_HANDLE;
+    }
+    if (pace_link) {
+        pace(stream, &work);
+        return SUCCESS;
     }
     struct item *item = malloc(sizeof *item);
     *item = (struct item){ .work = work };
@@ -614,6 +664,7 @@ API cuEventRecord(struct event *event, struct stream *stream)
 API cuEventSynchronize(struct event *event)
 {
     IN_CONTEXT("cuEventSynchronize");
+    if (pace_link && event->last) sleep_until(event->last->when);
     while (event->last && !event->last->done) advance(event->last->of);
     return heard();
 }
@@ -623,8 +674,7 @@ API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *e
     const struct record *from = start->last, *to = end->last;
     if (!from || !to) return INVALID_HANDLE;
     if (!from->done || !to->done) return NOT_READY;
-    *milliseconds = (float)((to->when.tv_sec - from->when.tv_sec) * 1e3 +
-        (to->when.tv_nsec - from->when.tv_nsec) / 1e6);
+    *milliseconds = (float)((double)(to->when - from->when) / 1e6);
     return SUCCESS;
 }
 

@@ -306,7 +306,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounding_is_to_the_nearest_with_halves_to_even(value in -1e15f64..1e15, down in 0i32..60) {
+        fn rounding_is_to_the_nearest_with_halves_to_even(
+            value in -1e15f64..1e15,
+            down in 0i32..60,
+        ) {
             for value in [value * 2f64.powi(-down), value.trunc() / 2.0, value.trunc() + 0.5] {
                 let whole = value.round_ties_even();
                 prop_assert_eq!(rounded(value), (whole, whole as i64));
