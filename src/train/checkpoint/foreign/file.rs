@@ -21,6 +21,8 @@ pub struct Foreign<'a> {
     pub(super) tied: BTreeMap<String, String>,
     /// What of the file is no tensor, by name.
     pub(super) passed_over: Vec<String>,
+    /// Which of its dictionaries holds `tensors`, where another reader might take another.
+    pub(super) chosen: Option<String>,
 }
 
 impl Foreign<'_> {

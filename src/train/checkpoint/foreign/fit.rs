@@ -50,6 +50,7 @@ pub fn fit(
     let needed = layout.tensors.iter().filter(|tensor| answering[tensor.node]);
     let needed: BTreeSet<&str> = needed.map(|tensor| tensor.name.as_str()).collect();
     let Matched { found, mut remarks } = matched(file, &names, &needed)?;
+    remarks.splice(0..0, file.chosen.clone());
     let shapes: Vec<(&str, &[usize])> =
         found.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
     let differences = Differences::between(&shapes, layout);

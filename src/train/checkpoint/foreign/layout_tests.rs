@@ -81,7 +81,12 @@ fn weights_are_found_by_a_usual_name_or_as_the_only_ones() {
         |outer: &[(&str, Vec<u8>)]| with_storages(&pickle(&dictionary(outer)), &tensors);
     let weights = dictionary(&entries(&tensors));
     let only = dictionary_of(&[("generator", weights.clone()), ("epoch", b"K\x07".to_vec())]);
-    assert_eq!(fitted(&only, 10).expect("fits").parameters, plain);
+    let found = fitted(&only, 10).expect("fits");
+    assert_eq!(found.parameters, plain);
+    assert_eq!(found.remarks[0], "the tensors of \"generator\" are taken");
+    let averaged = dictionary_of(&[("model", weights.clone()), ("model_ema", weights.clone())]);
+    let found = fitted(&averaged, 10).expect("fits");
+    assert_eq!(found.remarks, ["the tensors of \"model\" are taken, none of \"model_ema\""]);
     let two = dictionary_of(&[("generator", weights.clone()), ("critic", weights)]);
     let said = refusal(&two);
     assert!(said.contains("tensors lie in it as \"generator\", \"critic\", and which"), "{said}");

@@ -91,7 +91,9 @@ pub(super) fn open(bytes: &[u8]) -> Result<Foreign<'_>, String> {
     let pickle = Pickle::read_within(pickle, PICKLE_VALUES_MAX)?;
     refuse_names(&pickle)?;
     let mut file = Foreign::default();
-    for &(key, value) in weights(&pickle)? {
+    let (chosen, entries) = weights(&pickle)?;
+    file.chosen = chosen;
+    for &(key, value) in entries {
         let name = pickle.bytes(key).map(|name| String::from_utf8_lossy(name).into_owned());
         let name = name.ok_or("a key of its dictionary is no text")?;
         match arguments_of(&pickle, value) {
@@ -129,9 +131,13 @@ fn storage(name: &str) -> Option<&str> {
     STORAGES.contains(&word).then_some(word)
 }
 
+/// Names with tensors, and what is said of where they lie.
+type Chosen<'p> = (Option<String>, &'p [(Id, Id)]);
+
 /// The dictionary that holds the weights: the only entry with a usual name, the whole, or the only
 /// entry that holds tensors. A whole that holds a few tensors besides is a program's (`best_acc1`).
-fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
+/// Where it is an entry that somebody might not expect, this is said.
+fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<Chosen<'p>, String> {
     let root = pickle.root();
     let holds = |id: Id| {
         let entries = pickle.entries(id)?;
@@ -152,10 +158,15 @@ fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     match usual[..] {
         [] => {
             if let Some(whole) = holds(root) {
-                return Ok(whole);
+                return Ok((None, whole));
             }
         }
-        [(_, only)] if tensors(inner) < tensors(only) => return Ok(only),
+        [(key, only)] if tensors(inner) < tensors(only) => {
+            let others = holding.iter().filter(|(_, one)| one.as_ptr() != only.as_ptr());
+            let beside: Vec<_> = others.map(|(key, _)| *key).collect();
+            let said = || format!("{}, none of {}", taken(pickle, *key), names(pickle, &beside));
+            return Ok(((!beside.is_empty()).then(said), only));
+        }
         _ => {
             let keys: Vec<_> = usual.iter().map(|(key, _)| *key).collect();
             return Err(no_weights(pickle, &keys));
@@ -165,7 +176,7 @@ fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     let is_object =
         |name: &&str| pickle.entry(root, name).is_some_and(|id| pickle.class(id).is_some());
     match holding[..] {
-        [(_, only)] if !WRAPPERS.iter().any(is_object) => Ok(only),
+        [(key, only)] if !WRAPPERS.iter().any(is_object) => Ok((Some(taken(pickle, key)), only)),
         _ => Err(no_weights(pickle, &holding.iter().map(|(key, _)| *key).collect::<Vec<_>>())),
     }
 }
@@ -178,17 +189,12 @@ fn no_weights(pickle: &Pickle<'_>, holding: &[Id]) -> String {
         let within = if name.is_empty() { String::new() } else { format!("[{name:?}]") };
         Some(asks_for(pickle.class(id)?, &format!("{within}.state_dict()")))
     });
-    let names = |keys: &[Id]| {
-        let named = keys.iter().filter_map(|key| pickle.bytes(*key));
-        let shown = named.map(|name| format!("{:?}", String::from_utf8_lossy(name)));
-        shown.collect::<Vec<String>>().join(", ")
-    };
     if !holding.is_empty() {
         return format!(
             "tensors lie in it as {}, and which are the weights is not said: write one of them \
              alone, with torch.save(torch.load(\"OLD.pth\", weights_only=True)[NAME], \
              \"NEW.pth\")",
-            names(holding)
+            names(pickle, holding)
         );
     }
     objects.next().unwrap_or_else(|| {
@@ -199,6 +205,17 @@ fn no_weights(pickle: &Pickle<'_>, holding: &[Id]) -> String {
             WRAPPERS.map(|name| format!("\"{name}\"")).join(", ")
         )
     })
+}
+
+fn taken(pickle: &Pickle<'_>, key: Id) -> String {
+    format!("the tensors of {} are taken", names(pickle, &[key]))
+}
+
+/// Keys that are text.
+fn names(pickle: &Pickle<'_>, keys: &[Id]) -> String {
+    let named = keys.iter().filter_map(|key| pickle.bytes(*key));
+    let shown = named.map(|name| format!("{:?}", String::from_utf8_lossy(name)));
+    shown.collect::<Vec<String>>().join(", ")
 }
 
 /// The call that would make a tensor; a parameter is a tensor with more beside it.
