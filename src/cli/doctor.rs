@@ -42,9 +42,15 @@ const CLEAR_WAIT_MAX: Duration = Duration::from_secs(3);
 pub fn run(args: &Args) -> ExitCode {
     if args.clear {
         for place in logout::places(&args.resident_dir) {
-            let (files, bytes) = resident::clear(&place);
-            let place = place.shown();
-            print_line!("{files} files of resident state, {bytes} bytes, removed from {place}");
+            match resident::clear(&place) {
+                Ok((files, bytes)) => {
+                    let place = place.shown();
+                    print_line!(
+                        "{files} files of resident state, {bytes} bytes, removed from {place}"
+                    );
+                }
+                Err(error) => return fail(1, error),
+            }
         }
         let folders = janitor::clear_abandoned(CLEAR_WAIT_MAX);
         if folders.removed > 0 {

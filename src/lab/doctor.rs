@@ -322,7 +322,10 @@ fn logout(at_logout: AtLogout) -> Finding {
 /// What runs left in memory: theirs while they are unfinished.
 fn resident_state(folder: &Path) -> Vec<Finding> {
     const NAME: &str = "resident state";
-    let runs = resident::listing(folder);
+    let runs = match resident::listing(folder) {
+        Ok(runs) => runs,
+        Err(error) => return vec![finding(NAME, Grade::Warning, error.to_string())],
+    };
     if runs.is_empty() {
         return vec![finding(NAME, Grade::Absent, format!("none in {}", folder.shown()))];
     }

@@ -1,6 +1,7 @@
 //! Resident state that `kintsugi doctor` finds on a machine: whose it is, whether a run still uses
 //! it, and its removal. State of an unfinished run is worth keeping: `launch` goes on from it.
 
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -38,9 +39,12 @@ pub struct Slots {
 }
 
 /// What lies in a folder, run by run.
-pub fn listing(folder: &Path) -> Vec<Slots> {
+///
+/// # Errors
+/// The folder cannot be listed now.
+pub fn listing(folder: &Path) -> io::Result<Vec<Slots>> {
     let mut runs: Vec<Slots> = Vec::new();
-    for found in inventory(folder) {
+    for found in inventory(folder)? {
         let used = used(&found);
         let step = found.newest.as_ref().ok().map(|header| header.key.step);
         match runs.iter_mut().find(|run| run.run_dir == found.run_dir) {
@@ -56,14 +60,17 @@ pub fn listing(folder: &Path) -> Vec<Slots> {
             }
         }
     }
-    runs
+    Ok(runs)
 }
 
 /// Removes what no process uses; returns the files and bytes that are gone.
-pub fn clear(folder: &Path) -> (usize, u64) {
-    let unused = inventory(folder).into_iter().filter(|found| used(found) != Use::Held);
+///
+/// # Errors
+/// The folder cannot be listed now.
+pub fn clear(folder: &Path) -> io::Result<(usize, u64)> {
+    let unused = inventory(folder)?.into_iter().filter(|found| used(found) != Use::Held);
     let removed = unused.filter(|found| std::fs::remove_file(&found.path).is_ok());
-    removed.fold((0, 0), |(files, bytes), found| (files + 1, bytes + found.bytes))
+    Ok(removed.fold((0, 0), |(files, bytes), found| (files + 1, bytes + found.bytes)))
 }
 
 fn used(found: &Found) -> Use {
@@ -106,9 +113,9 @@ mod tests {
         std::fs::create_dir(&run).unwrap();
         std::fs::write(run.join("config.toml"), "").unwrap();
         let slots = state(&Folder::new(place.path(), "0badcafe"), &run);
-        let used = || listing(place.path())[0].used;
-        assert_eq!((used(), listing(place.path())[0].step), (Use::Held, Some(7)));
-        assert_eq!(clear(place.path()).0, 0);
+        let used = || listing(place.path()).unwrap()[0].used;
+        assert_eq!((used(), listing(place.path()).unwrap()[0].step), (Use::Held, Some(7)));
+        assert_eq!(clear(place.path()).unwrap().0, 0);
         drop(slots);
         assert_eq!(used(), Use::Waiting);
         let lock = File::create(run.join("lock")).unwrap();
@@ -117,7 +124,7 @@ mod tests {
         drop(lock);
         std::fs::remove_dir_all(&run).unwrap();
         assert_eq!(used(), Use::Stale);
-        assert_eq!(clear(place.path()).0, 1);
-        assert_eq!(listing(place.path()), vec![]);
+        assert_eq!(clear(place.path()).unwrap().0, 1);
+        assert_eq!(listing(place.path()).unwrap(), vec![]);
     }
 }

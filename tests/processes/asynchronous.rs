@@ -24,7 +24,9 @@ const RANKS: usize = 4;
 fn held(folder: &Path) -> BTreeMap<Key, Vec<u64>> {
     let name = folder.display().to_string();
     let mut held: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
-    for found in inventory(Path::new("/dev/shm")).iter().filter(|found| found.run_dir == name) {
+    for found in
+        inventory(Path::new("/dev/shm")).unwrap().iter().filter(|found| found.run_dir == name)
+    {
         let look = Look::at(&found.path).unwrap();
         let bytes = body_bytes(found.bytes).unwrap();
         for (slot, header) in look.headers().unwrap().into_iter().enumerate() {

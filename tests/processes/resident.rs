@@ -42,7 +42,8 @@ fn calm() -> &'static RunResult {
 /// The slot files of a run.
 fn slots_of(folder: &Path) -> Vec<Found> {
     let name = std::path::absolute(folder).unwrap().display().to_string();
-    inventory(Path::new("/dev/shm")).into_iter().filter(|found| found.run_dir == name).collect()
+    let all = inventory(Path::new("/dev/shm")).unwrap();
+    all.into_iter().filter(|found| found.run_dir == name).collect()
 }
 
 /// The run has ended as the calm one, from memory alone, and left nothing.
@@ -409,4 +410,81 @@ fn a_folder_without_room_is_one_warning_and_no_more() {
     });
     assert_eq!(warnings.count(), 1);
     ended_as_the_calm_run(&folder, 0);
+}
+
+/// A file that the kernel opens for nobody who would write to it, since it is being executed: of
+/// all passing errors the one that a test can bring about. What lay there comes back with `end`.
+struct Busy {
+    program: std::process::Child,
+    path: PathBuf,
+    kept: PathBuf,
+}
+
+impl Busy {
+    fn put_on(path: &Path) -> Self {
+        let kept = path.with_extension("kept");
+        std::fs::rename(path, &kept).unwrap();
+        std::fs::copy("/bin/sleep", path).unwrap();
+        let program = std::process::Command::new(path).arg("600").spawn().unwrap();
+        Self { program, path: path.to_owned(), kept }
+    }
+
+    fn end(self) {
+        assert!(self.path.exists(), "removed without having been read");
+        std::fs::rename(&self.kept, &self.path).unwrap();
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Killed with its supervisor at step 90; its slots lie in the folder that is returned.
+fn killed_with_slots_in_a_folder(name: &str, ranks: &str) -> (PathBuf, Vec<PathBuf>, [String; 3]) {
+    let folder = run_dir(name);
+    let place = run_dir(&format!("{name}-slots"));
+    std::fs::create_dir_all(&place).unwrap();
+    let overrides = [
+        ranks.to_owned(),
+        format!("recovery.resident_dir={}", place.display()),
+        "train.steps=200".to_owned(),
+    ];
+    let given: Vec<&str> = LONG.into_iter().chain(overrides.iter().map(String::as_str)).collect();
+    let mut running = start(&mut launch(&folder, &given), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 90, &mut running);
+    kill_all(&folder, None);
+    running.wait();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    (folder, files, overrides)
+}
+
+#[test]
+fn slots_that_cannot_be_read_now_are_waited_for() {
+    let _turn = alone();
+    let (folder, files, overrides) = killed_with_slots_in_a_folder("resident-busy", "run.ranks=1");
+    let given: Vec<&str> = LONG.into_iter().chain(overrides.iter().map(String::as_str)).collect();
+    let busy = Busy::put_on(&files[0]);
+    let ended = run(&mut launch(&folder, &given), LIMIT);
+    assert_eq!(ended.code, Some(93), "no progress: {}", ended.stderr);
+    assert!(ended.stderr.contains("resident state cannot be read now"), "{}", ended.stderr);
+    busy.end();
+    let ended = run(&mut launch(&folder, &given), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&folder).lost_steps, 0, "{:?}", result_of(&folder).restarts);
+}
+
+#[test]
+fn slots_that_cannot_be_read_now_cost_nothing_where_another_rank_holds_the_state() {
+    let _turn = alone();
+    let (folder, files, overrides) = killed_with_slots_in_a_folder("resident-one", "run.ranks=2");
+    let given: Vec<&str> = LONG.into_iter().chain(overrides.iter().map(String::as_str)).collect();
+    let _busy = Busy::put_on(&files[0]);
+    let ended = run(&mut launch(&folder, &given), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&folder).lost_steps, 0, "{:?}", result_of(&folder).restarts);
 }

@@ -33,7 +33,7 @@ impl Ahead {
     pub fn of(folder: &Folder) -> Self {
         let mut left = BYTES_MAX;
         let mut mapped = Vec::new();
-        for path in folder.files() {
+        for path in folder.files().unwrap_or_default() {
             let Ok(Some(found)) = map(&path, left) else { continue };
             left = left.saturating_sub(found.memory.len_bytes() as u64);
             mapped.push(found);

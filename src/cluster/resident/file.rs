@@ -18,6 +18,7 @@ use kintsugi_ffi::os::{self, Lock};
 use kintsugi_ffi::private::{self, Access};
 
 use crate::config::Shown;
+use crate::observe::refusal::if_there;
 
 use super::header::{HEADER_WORDS, Header, Refusal};
 use super::name;
@@ -136,7 +137,8 @@ impl SlotFile {
             return Ok(None);
         }
         // Between opening and locking its owner may have renamed or removed it.
-        let named = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let named = if_there(std::fs::symlink_metadata(path))?;
+        let named = named.map(|found| (found.dev(), found.ino()));
         let opened = file.metadata()?;
         let same = named == Some((opened.dev(), opened.ino()));
         Ok(same.then(|| Self { file, path: path.to_owned(), label, owner, lock }))

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kintsugi_ffi::private;
 
 use crate::config::Shown;
+use crate::observe::refusal::{Meaning, advice, if_there, insist};
 
 use super::file::{Look, SlotFile};
 use super::header::{Header, Key, Refusal};
@@ -37,7 +38,7 @@ impl Folder {
     pub fn of_member(&self, member: u32) -> PathBuf {
         let its = |path: &PathBuf| member_of(path) == Some(member);
         let plain = || self.path.join(format!("{PREFIX}{}-{member}{SUFFIX}", self.run));
-        self.files().into_iter().find(its).unwrap_or_else(plain)
+        self.files().ok().and_then(|files| files.into_iter().find(its)).unwrap_or_else(plain)
     }
 
     /// Makes a file for this process.
@@ -63,59 +64,111 @@ impl Folder {
     }
 
     /// The run's files, in a fixed order.
-    pub fn files(&self) -> Vec<PathBuf> {
+    ///
+    /// # Errors
+    /// Nobody knows which there are: the folder cannot be listed now.
+    pub fn files(&self) -> io::Result<Vec<PathBuf>> {
         let start = format!("{PREFIX}{}-", self.run);
         files(&self.path, |name| name.starts_with(&start))
     }
 
     /// The newest state that any of them holds.
-    pub fn newest(&self) -> Option<Key> {
-        let headers = |path: PathBuf| Look::at(&path).and_then(|look| look.headers()).ok();
-        let all = self.files().into_iter().filter_map(headers).flatten().flatten();
-        all.map(|header| header.key).max()
+    ///
+    /// # Errors
+    /// One of them cannot be read now: it may hold a newer one.
+    pub fn newest(&self) -> io::Result<Option<Key>> {
+        let mut newest = None;
+        for path in self.files()? {
+            match look_at(&path) {
+                Ok(headers) => {
+                    let keys = headers.into_iter().flatten().map(|header| header.key);
+                    newest = newest.max(keys.max());
+                }
+                Err(error) if is_unknown(&error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(newest)
     }
 
-    /// Takes every file whose owner is gone.
-    pub fn take_free(&self) -> impl Iterator<Item = SlotFile> + use<> {
+    /// Takes every file whose owner is gone; an error for each of which that cannot be told now.
+    pub fn take_free(&self) -> impl Iterator<Item = io::Result<SlotFile>> + use<> {
         self.open_all(SlotFile::take)
     }
 
-    /// Every file whose owner is gone or ends.
-    pub fn inherit(&self) -> impl Iterator<Item = SlotFile> + use<> {
+    /// Every file whose owner is gone or ends; an error for each of which that cannot be told now.
+    pub fn inherit(&self) -> impl Iterator<Item = io::Result<SlotFile>> + use<> {
         self.open_all(SlotFile::inherit)
     }
 
     fn open_all(
         &self,
         open: fn(&Path) -> io::Result<Option<SlotFile>>,
-    ) -> impl Iterator<Item = SlotFile> + use<> {
-        self.files().into_iter().filter_map(move |path| {
-            open(&path).unwrap_or_else(|error| {
-                tracing::warn!("resident state: cannot open {}: {error}", path.shown());
-                None
-            })
-        })
+    ) -> impl Iterator<Item = io::Result<SlotFile>> + use<> {
+        let (files, unlisted) = match self.files() {
+            Ok(files) => (files, None),
+            // No start of the run was ever allowed to find one there.
+            Err(error) if Meaning::of(&error) == Meaning::NotAllowed => {
+                tracing::warn!("resident state: {error}{}", advice(&error));
+                (Vec::new(), None)
+            }
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let opened = files.into_iter().filter_map(move |path| {
+            insist(|| open(&path)).map_err(naming("opening", &path)).transpose()
+        });
+        unlisted.map(Err).into_iter().chain(opened)
     }
 
     /// Removes every file of the run on this node, whoever holds it: the run is over.
     pub fn clear(&self) {
-        remove(self.files());
+        self.remove(|_| true);
     }
 
     /// Removes the files to which nothing was ever committed: they would only take room. To be
     /// asked when no rank is there.
     pub fn clear_empty(&self) {
-        let empty = |path: &PathBuf| {
-            let headers = Look::at(path).and_then(|look| look.headers());
-            headers.is_ok_and(|both| both.iter().all(|one| *one == Err(Refusal::Uncommitted)))
-        };
-        remove(self.files().into_iter().filter(empty));
+        self.remove(|path| {
+            let empty = |one: &Result<Header, Refusal>| *one == Err(Refusal::Uncommitted);
+            look_at(path).is_ok_and(|headers| headers.iter().all(empty))
+        });
+    }
+
+    fn remove(&self, wanted: impl Fn(&Path) -> bool) {
+        match self.files() {
+            Ok(files) => remove(files.into_iter().filter(|path| wanted(path))),
+            Err(error) => tracing::warn!("resident state that is not needed stays: {error}"),
+        }
     }
 
     /// Removes the files whose owners are dead.
     pub fn clear_free(&self) {
-        self.inherit().for_each(SlotFile::discard);
+        for file in self.inherit() {
+            match file {
+                Ok(file) => file.discard(),
+                Err(error) => tracing::warn!("resident state that is not needed stays: {error}"),
+            }
+        }
     }
+}
+
+/// What a file's slots hold by their headers, whoever's it is.
+///
+/// # Errors
+/// The kernel's, with the path; see `is_unknown`.
+pub fn look_at(path: &Path) -> io::Result<[Result<Header, Refusal>; 2]> {
+    insist(|| Look::at(path)?.headers()).map_err(naming("reading", path))
+}
+
+/// Whether a file that could not be read may hold anything. One that is gone, or too short for what
+/// it should be, holds nothing.
+pub fn is_unknown(error: &io::Error) -> bool {
+    !matches!(Meaning::of(error), Meaning::Absent | Meaning::Damaged)
+}
+
+/// Says what was being done to which file.
+pub fn naming(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what} {}: {error}", path.shown()))
 }
 
 fn remove(paths: impl IntoIterator<Item = PathBuf>) {
@@ -129,21 +182,26 @@ fn remove(paths: impl IntoIterator<Item = PathBuf>) {
 }
 
 /// This user's files with names of slots.
-fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries
-        .flatten()
-        .filter(|entry| {
-            entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX) && wanted(name))
-        })
-        // Not through a link: what it names may be anything.
-        .filter(|entry| {
-            entry.metadata().is_ok_and(|facts| facts.is_file() && private::is_ours(&facts))
-        })
-        .map(|entry| entry.path())
-        .collect();
-    paths.sort();
-    paths
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
+    let named = |name: &str| name.ends_with(SUFFIX) && wanted(name);
+    let list = || {
+        let Some(entries) = if_there(std::fs::read_dir(folder))? else { return Ok(Vec::new()) };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if !entry.file_name().to_str().is_some_and(named) {
+                continue;
+            }
+            // Not through a link: what it names may be anything. One may be removed meanwhile.
+            let facts = if_there(entry.metadata())?;
+            if facts.is_some_and(|facts| facts.is_file() && private::is_ours(&facts)) {
+                paths.push(entry.path());
+            }
+        }
+        paths.sort();
+        Ok(paths)
+    };
+    insist(list).map_err(naming("listing", folder))
 }
 
 /// A file that was found, for people.
@@ -162,7 +220,10 @@ pub struct Found {
 }
 
 /// Every slot file of this user in a folder, whatever run it belongs to.
-pub fn inventory(folder: &Path) -> Vec<Found> {
+///
+/// # Errors
+/// The folder cannot be listed now.
+pub fn inventory(folder: &Path) -> io::Result<Vec<Found>> {
     let found = |path: PathBuf| {
         let look = Look::at(&path).ok()?;
         let bytes = look.bytes().ok()?;
@@ -175,5 +236,5 @@ pub fn inventory(folder: &Path) -> Vec<Found> {
         };
         Some(Found { bytes, run_dir: look.label(), newest, held: look.is_held(), path })
     };
-    files(folder, |name| name.starts_with(PREFIX)).into_iter().filter_map(found).collect()
+    Ok(files(folder, |name| name.starts_with(PREFIX))?.into_iter().filter_map(found).collect())
 }

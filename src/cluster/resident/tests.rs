@@ -25,7 +25,8 @@ fn committed(slots: &mut Slots, step: u64) {
 /// The free files, of which there is one at least. A child that another test is just starting holds
 /// a copy of every lock until it runs its own program.
 fn free(folder: &Folder) -> Vec<SlotFile> {
-    let looks = std::iter::repeat_with(|| folder.take_free().collect::<Vec<_>>()).take(1000);
+    let look = || folder.take_free().map(Result::unwrap).collect::<Vec<_>>();
+    let looks = std::iter::repeat_with(look).take(1000);
     let mut found = looks.inspect(|found| {
         if found.is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -66,7 +67,7 @@ fn a_file_that_another_process_is_making_is_left_to_it() {
 fn only_a_file_without_any_state_is_removed() {
     let (_place, folder, slots) = in_file();
     slots.leave_no_empty_file();
-    assert_eq!(folder.files().len(), 1, "two states are in it");
+    assert_eq!(folder.files().unwrap().len(), 1, "two states are in it");
     drop(slots);
     let mut taken = free(&folder);
     let mut slots = Slots::vacant(SHAPE);
@@ -74,15 +75,15 @@ fn only_a_file_without_any_state_is_removed() {
     slots.select(key(1));
     slots.leave_no_empty_file();
     folder.clear_empty();
-    assert_eq!(folder.files().len(), 1, "one state is in it");
+    assert_eq!(folder.files().unwrap().len(), 1, "one state is in it");
     slots.refuse_all();
     slots.leave_no_empty_file();
-    assert!(folder.files().is_empty());
+    assert!(folder.files().unwrap().is_empty());
     Slots::new(SHAPE).leave_no_empty_file();
     // Of a rank that was killed before it could.
     drop(folder.create(slots.file_bytes(), "/run").unwrap());
     folder.clear_empty();
-    assert!(folder.files().is_empty());
+    assert!(folder.files().unwrap().is_empty());
 }
 
 #[test]
@@ -215,17 +216,17 @@ fn a_neighbour_copies_a_living_members_state() {
 #[test]
 fn files_are_listed_with_their_run_and_cleared() {
     let (place, folder, slots) = in_file();
-    let found = folder::inventory(place.path());
+    let found = folder::inventory(place.path()).unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].run_dir.as_str(), found[0].held), ("/runs/a", true));
     assert_eq!(found[0].newest.as_ref().unwrap().key, key(2));
     assert_eq!(folder::member_of(&found[0].path), Some(4));
     std::fs::write(place.path().join("kintsugi-0badcafe-x.slots"), "short").unwrap();
-    assert_eq!(folder::inventory(place.path()).len(), 2);
+    assert_eq!(folder::inventory(place.path()).unwrap().len(), 2);
     folder.clear_free();
-    assert_eq!(folder.files(), [folder.of_member(4)], "a living member's file stays");
+    assert_eq!(folder.files().unwrap(), [folder.of_member(4)], "a living member's file stays");
     folder.clear();
-    assert_eq!(folder.files(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(folder.files().unwrap(), Vec::<std::path::PathBuf>::new());
     assert_eq!(slots.committed().step, 2, "its owner goes on");
 }
 
@@ -234,7 +235,7 @@ fn a_folder_without_room_says_so_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path(), "0badcafe");
     assert!(folder.create(u64::MAX / 2, "").is_err());
-    assert_eq!(folder.files(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(folder.files().unwrap(), Vec::<std::path::PathBuf>::new());
     let absent = Folder::new(std::path::Path::new("/no/such/folder"), "0badcafe");
     assert!(absent.create(4096, "").is_err());
 }
@@ -261,7 +262,8 @@ fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_fre
         std::thread::yield_now();
     }
     assert_eq!(folder.take_free().count(), 0, "the lock is held");
-    let (first, second) = (folder.inherit().next().unwrap(), folder.inherit().next().unwrap());
+    let inherited = || folder.inherit().next().unwrap().unwrap();
+    let (first, second) = (inherited(), inherited());
     let mut successor = Slots::vacant(SHAPE);
     successor.move_to(first).unwrap();
     let error = Slots::vacant(SHAPE).move_to(second).unwrap_err();
@@ -278,9 +280,9 @@ fn slots_that_a_living_process_took_are_not_free_although_their_lock_is() {
     marked(&folder, Mark::of(owner.id()));
     drop(slots);
     assert_eq!(folder.take_free().count() + folder.inherit().count(), 0);
-    assert!(folder::inventory(folder.path())[0].held);
+    assert!(folder::inventory(folder.path()).unwrap()[0].held);
     owner.kill().unwrap();
     owner.wait().unwrap();
     assert_eq!(free(&folder).len(), 1);
-    assert!(!folder::inventory(folder.path())[0].held);
+    assert!(!folder::inventory(folder.path()).unwrap()[0].held);
 }

@@ -56,7 +56,7 @@ impl Room {
 
     fn files(&self) -> Vec<PathBuf> {
         let id = RunDir::at(Path::new(RUN_ID)).map(|run| run.id()).unwrap_or_default();
-        Folder::new(&self.path, &id).files()
+        Folder::new(&self.path, &id).files().unwrap_or_default()
     }
 
     /// Keeps a copy of every file, to be put back as an old one later.

@@ -2,6 +2,7 @@
 //! a run that was left to itself would lose the state that outlives its ranks. Where it does, and
 //! nobody chose `recovery.resident_dir`, that state lies elsewhere.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::process;
@@ -115,23 +116,26 @@ impl Machine {
 
 /// Puts resident state where it outlives the user's sessions; what to tell him where that is not
 /// the default. A run goes on from the newest state that it has, wherever that lies.
+///
+/// # Errors
+/// Nobody knows where that is: a file or folder cannot be read now.
 pub fn suit_resident_dir(
     recovery: &mut Recovery,
     chosen: Chosen,
     run_id: &str,
     machine: Machine,
-) -> Option<String> {
+) -> io::Result<Option<String>> {
     let emptied = recovery.resident_dir == Path::new(EMPTIED);
     if chosen == Chosen::ByUser || !emptied || recovery.resident == Resident::Off {
-        return None;
+        return Ok(None);
     }
     let newest = |folder: &str| Folder::new(Path::new(folder), run_id).newest();
-    let (there, elsewhere) = (newest(EMPTIED), newest(KEPT));
+    let (there, elsewhere) = (newest(EMPTIED)?, newest(KEPT)?);
     let suits = machine.at_logout == AtLogout::Emptied && machine.tmp_shared_by.is_none();
     if elsewhere > there || (suits && there.is_none()) {
         recovery.resident_dir = KEPT.into();
     }
-    (machine.at_logout == AtLogout::Emptied).then(|| {
+    let told = (machine.at_logout == AtLogout::Emptied).then(|| {
         let place = recovery.resident_dir.shown();
         let network = machine.tmp_shared_by.map(|name| {
             format!(
@@ -143,13 +147,14 @@ pub fn suit_resident_dir(
              lies in {place}{}; `loginctl enable-linger` keeps {EMPTIED}",
             network.unwrap_or_default()
         )
-    })
+    });
+    Ok(told)
 }
 
 /// Where resident state may lie that is looked for in `folder`: what nobody placed may lie in the
 /// other place too.
 pub fn places(folder: &Path) -> Vec<PathBuf> {
-    let holds_some = |place: &&Path| !inventory(place).is_empty();
+    let holds_some = |place: &&Path| !inventory(place).is_ok_and(|found| found.is_empty());
     let elsewhere = Some(Path::new(KEPT)).filter(|_| folder == Path::new(EMPTIED));
     let elsewhere = elsewhere.filter(holds_some);
     [folder].into_iter().chain(elsewhere).map(Path::to_owned).collect()
@@ -240,7 +245,7 @@ mod tests {
         let run = format!("{:08x}", std::process::id() ^ 0x7117_0117);
         let place_with = |chosen, machine| {
             let mut recovery = Recovery::default();
-            let told = suit_resident_dir(&mut recovery, chosen, &run, machine).is_some();
+            let told = suit_resident_dir(&mut recovery, chosen, &run, machine).unwrap().is_some();
             (recovery.resident_dir.to_string_lossy().into_owned(), told)
         };
         let place =

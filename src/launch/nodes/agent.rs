@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::resident::Folder;
+use crate::cluster::resident::{Folder, Key};
 use crate::config::Shown;
 use crate::launch::traces::folders::{self, Folders};
 use crate::launch::traces::janitor::{self, Janitor};
@@ -178,13 +178,22 @@ struct Agent<'a> {
     begun: Option<u32>,
 }
 
+/// The newest state that a node's memory holds. A node of which that cannot be told now comes
+/// behind those that hold some.
+pub(super) fn newest_of(slots: &Folder) -> Option<Key> {
+    slots.newest().unwrap_or_else(|error| {
+        tracing::warn!("resident state cannot be read now: {error}");
+        None
+    })
+}
+
 impl Agent<'_> {
     fn slots(&self) -> Folder {
         Folder::new(&self.duties.resident_dir, &self.duties.run)
     }
 
     fn newest(&self) -> Option<[u64; 3]> {
-        self.slots().newest().map(message::to_words)
+        newest_of(&self.slots()).map(message::to_words)
     }
 
     fn report(&self, report: &Report) {

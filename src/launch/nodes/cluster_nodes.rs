@@ -10,6 +10,7 @@ use crate::cluster::resident::Folder;
 use crate::launch::traces::folders::Folders;
 use crate::launch::traces::janitor;
 
+use super::agent::newest_of;
 use super::allocation::Allocation;
 use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
@@ -129,7 +130,7 @@ impl ClusterNodes {
             None => Standing {
                 name: name.clone(),
                 lives: Some(name) == own,
-                newest: self.slots.newest(),
+                newest: newest_of(&self.slots),
                 used: self.used.contains(name),
             },
         };

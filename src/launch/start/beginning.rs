@@ -8,7 +8,6 @@ use kintsugi_ffi::mpi;
 use crate::config::{Config, Every, Recovery, Rung, paths};
 use crate::data::staging::apart;
 use crate::engine;
-use crate::launch::LaunchError;
 use crate::launch::attempt::mpirun;
 use crate::launch::attempt::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
 use crate::launch::limits::Limits;
@@ -18,6 +17,7 @@ use crate::launch::machine::network;
 use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::Nodes;
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
+use crate::launch::{LaunchError, io_error};
 use crate::observe::clock::{Clock, RealClock};
 use crate::run_folder;
 use crate::run_folder::lock::current_attempt;
@@ -94,7 +94,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
         });
     }
     let (recovery, run_id) = (&mut job.config.recovery, job.run.id());
-    let moved = suit_resident_dir(recovery, wish.resident_dir, &run_id, Machine::here());
+    let moved = suit_resident_dir(recovery, wish.resident_dir, &run_id, Machine::here())
+        .map_err(io_error("looking for resident state of the run"))?;
     let limits = limits_of(&job);
     limits.check()?;
     // More processes than this machine can even start are a slip of the finger.

@@ -100,7 +100,7 @@ fn short(job: &Job, have: Ceilings) -> Vec<String> {
 fn held_bytes(job: &Job) -> u64 {
     let slots = job.slots();
     let shared = slots.path().starts_with(ceilings::SHARED);
-    let files = slots.files().into_iter().filter(|_| shared);
+    let files = slots.files().unwrap_or_default().into_iter().filter(|_| shared);
     files.filter_map(|path| std::fs::metadata(path).ok()).map(|facts| facts.len()).sum()
 }
 

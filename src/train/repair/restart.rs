@@ -4,12 +4,13 @@
 //! hold alike, or else that most of them do. No checkpoint is read.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::resident::choice::{Holder, Majority, Past, judge, keys_in_order};
-use crate::cluster::resident::folder::member_of;
-use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
+use crate::cluster::resident::folder::{look_at, member_of, naming};
+use crate::cluster::resident::{Key, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
 use crate::config::{Interval, Shown};
 use crate::observe::ledger::{self, Entry};
@@ -35,16 +36,20 @@ struct Held {
     keys: Vec<Key>,
     /// Its slots outlive it.
     in_file: bool,
+    /// Where it met resident state that cannot be read now: the newest step on record, which
+    /// nothing else may hold. Else 0.
+    needed: u64,
 }
 
 impl Held {
-    /// How many keys, whether they are in a file, and the keys.
-    const WORDS: usize = 2 + KEY_WORDS * STATES;
+    /// How many keys, whether they are in a file, what is needed, and the keys.
+    const WORDS: usize = 3 + KEY_WORDS * STATES;
 
     fn to_words(&self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
-        let [number, in_file, keys @ ..] = &mut words;
+        let [number, in_file, needed, keys @ ..] = &mut words;
         (*number, *in_file) = (self.keys.len().min(STATES) as u64, u64::from(self.in_file));
+        *needed = self.needed;
         for (place, key) in keys.chunks_exact_mut(KEY_WORDS).zip(&self.keys) {
             place.copy_from_slice(&[u64::from(key.attempt), u64::from(key.generation), key.step]);
         }
@@ -52,12 +57,12 @@ impl Held {
     }
 
     fn from_words(words: &[u64]) -> Self {
-        let [number, in_file, keys @ ..] = words else {
-            return Self { keys: Vec::new(), in_file: false };
+        let [number, in_file, needed, keys @ ..] = words else {
+            return Self { keys: Vec::new(), in_file: false, needed: 0 };
         };
         let key = |k: &[u64]| Key { attempt: k[0] as u32, generation: k[1] as u32, step: k[2] };
         let keys = keys.chunks_exact(KEY_WORDS).take(*number as usize).map(key).collect();
-        Self { keys, in_file: *in_file == 1 }
+        Self { keys, in_file: *in_file == 1, needed: *needed }
     }
 }
 
@@ -86,7 +91,8 @@ pub struct Outlived {
 /// or (`recovery.resident = "off"`) none.
 ///
 /// # Errors
-/// A rank that was lost; a training set that is not the one of the state.
+/// A rank that was lost; a training set that is not the one of the state; a file that cannot be
+/// read now and may hold what nothing else does.
 pub fn from_resident(
     comm: &mut dyn Communicator,
     repairing: &mut Repairing<'_>,
@@ -94,33 +100,40 @@ pub fn from_resident(
     world: &World,
     integrity: Interval,
 ) -> Result<Outlived, TrainError> {
-    let past = past(storage)?;
-    let (mut own, mut rest) = (Own::default(), Vec::new());
+    let (past, recorded) = past(storage)?;
+    let (mut own, mut rest) = (Own::default(), Rest::default());
     // A rank that could not make sense of the folder still takes part.
     if let Some(slot_files) = &repairing.state.slot_files {
         let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
         rest = take_rest(&mut slots, slot_files, &past);
         own = usable(&slots, slot_files, &past)?;
     }
-    // From here on neighbours find the file under this member's name.
-    repairing.state.settle(world, comm.rank());
     let in_file = {
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let held = Held { keys: own.offered.clone(), in_file };
+    let needed = if rest.unread.is_some() { recorded } else { 0 };
+    let held = Held { keys: own.offered.clone(), in_file, needed };
     let words = comm.all_gather_u64(&held.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
     let without = all.iter().zip(0..).filter(|(held, _)| !held.in_file);
     let unhoused = without.map(|(_, rank)| rank).collect();
+    let needed = all.iter().map(|held| held.needed).max().unwrap_or(0);
     let keys = keys_in_order(all.into_iter().flat_map(|held| held.keys));
     let search = search(comm, repairing.state, &keys, &own)?;
+    let found = search.alike.as_ref().or(search.most.as_ref());
+    if found.map_or(0, |found| found.key.step) < needed {
+        return Err(not_without(rest.unread, needed));
+    }
+    // From here on neighbours find the file under this member's name. One of an earlier attempt
+    // that had it is gone then.
+    repairing.state.settle(world, comm.rank());
     if let Some(verified) = search.verified.filter(|_| comm.rank() == 0) {
         let verified = Some(verified).filter(|_| integrity != Interval::Off);
         distrust(storage, &search, verified)?;
     }
     let found = take(comm, repairing, &search, world)?;
-    rest.into_iter().for_each(SlotFile::discard);
+    rest.files.into_iter().for_each(SlotFile::discard);
     let verified = search.verified.filter(|_| !found);
     Ok(Outlived { found, verified, unhoused })
 }
@@ -274,9 +287,19 @@ pub fn unread(error: impl std::fmt::Display) -> TrainError {
     TrainError::JobLost(format!("what the run has done so far cannot be read: {error}"))
 }
 
-/// What is known of the run before it is gone on with.
-fn past(storage: &dyn Storage) -> Result<Past, TrainError> {
+/// Nothing is gone back to for a file that a later look may read.
+fn not_without(error: Option<io::Error>, recorded: u64) -> TrainError {
+    let error = error.map_or_else(|| "another rank met it".into(), |error| error.to_string());
+    TrainError::JobLost(format!(
+        "resident state cannot be read now ({error}), and no other holds step {recorded}, the \
+         newest on record: start again when it can be read, or remove it to go on from less"
+    ))
+}
+
+/// What is known of the run before it is gone on with, and its newest step on record.
+fn past(storage: &dyn Storage) -> Result<(Past, u64), TrainError> {
     let entries = ledger::of_storage(storage).map_err(unread)?;
+    let recorded = ledger::effective(&entries).last().map_or(0, |line| line.step);
     let rollbacks = entries.iter().filter_map(|entry| match entry {
         Entry::Rollback { to, attempt } => Some((*attempt, *to)),
         Entry::Step(_) | Entry::Withdrawn { .. } | Entry::Gap { .. } => None,
@@ -291,31 +314,49 @@ fn past(storage: &dyn Storage) -> Result<Past, TrainError> {
         let members = world.members.iter().map(|member| member.member).collect();
         (world.attempt, world.generation, members)
     });
-    Ok(Past { rollbacks: rollbacks.collect(), checkpoint, world })
+    Ok((Past { rollbacks: rollbacks.collect(), checkpoint, world }, recorded))
 }
 
-/// Files that no rank took, since fewer ranks were started than before: the best of all that this
-/// rank gets becomes its own, the others are returned, locked, to be removed in the end.
-fn take_rest(slots: &mut Slots, slot_files: &SlotFiles, past: &Past) -> Vec<SlotFile> {
-    let mut rest = Vec::new();
-    let free: Vec<SlotFile> =
-        slot_files.folder.take_free().filter_map(|file| slot_files.accept(slots, file)).collect();
+/// Slot files on this node that are no rank's.
+#[derive(Debug, Default)]
+struct Rest {
+    /// Locked, to be removed in the end.
+    files: Vec<SlotFile>,
+    /// The first that cannot be read now.
+    unread: Option<io::Error>,
+}
+
+/// Files that no rank took, since fewer ranks were started than before, or since they could not be
+/// read then: the best of all that this rank gets becomes its own.
+fn take_rest(slots: &mut Slots, slot_files: &SlotFiles, past: &Past) -> Rest {
+    let mut rest = Rest::default();
+    let free: Vec<io::Result<SlotFile>> = slot_files.free(slots).collect();
     for file in free {
-        let owner = member_of(file.path());
-        let headers = Look::at(file.path()).and_then(|look| look.headers());
-        let best = headers.ok().into_iter().flatten().flatten();
-        let best = best.filter(|header| past.check(header, owner).is_ok()).map(|h| h.key).max();
-        let own = slots.headers().into_iter().flatten().map(|header| header.key).max();
-        if best <= own {
-            rest.push(file);
-            continue;
-        }
-        match slots.move_to(file) {
-            Ok(before) => rest.extend(before),
-            Err(error) => tracing::warn!("resident state cannot be mapped: {error}"),
+        if let Err(error) = file.and_then(|file| take_better(slots, file, past, &mut rest.files)) {
+            rest.unread.get_or_insert(error);
         }
     }
     rest
+}
+
+/// The slots lie in `file` if it holds more than they do; the lesser one goes to the rest.
+fn take_better(
+    slots: &mut Slots,
+    file: SlotFile,
+    past: &Past,
+    rest: &mut Vec<SlotFile>,
+) -> io::Result<()> {
+    let path = file.path().to_owned();
+    let owner = member_of(&path);
+    let headers = look_at(&path)?.into_iter().flatten();
+    let best = headers.filter(|header| past.check(header, owner).is_ok()).map(|h| h.key).max();
+    let own = slots.headers().into_iter().flatten().map(|header| header.key).max();
+    if best <= own {
+        rest.push(file);
+        return Ok(());
+    }
+    rest.extend(slots.move_to(file).map_err(naming("mapping", &path))?);
+    Ok(())
 }
 
 /// The states of this rank's slots that may be gone on from; the others are named.
@@ -440,8 +481,8 @@ mod tests {
     fn what_is_held_survives_the_wire() {
         let key = |step| Key { attempt: 2, generation: 1, step };
         for keys in [vec![], vec![key(7)], vec![key(7), key(8)]] {
-            for in_file in [false, true] {
-                let held = Held { keys: keys.clone(), in_file };
+            for (in_file, needed) in [(false, 0), (true, 9)] {
+                let held = Held { keys: keys.clone(), in_file, needed };
                 assert_eq!(Held::from_words(&held.to_words()), held);
             }
         }

@@ -34,10 +34,11 @@ use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
+use crate::train::repair::restart::unread;
 use crate::train::start::feasible;
 use crate::train::start::sets::{self, Sets};
 use crate::train::start::surroundings::{Entry, Surroundings};
-use crate::train::state::slot_files::SlotFiles;
+use crate::train::state::slot_files::{Nameless, SlotFiles};
 use crate::train::update::freeze;
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::{self, Length};
@@ -176,7 +177,7 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
     let porters = around.take_porters();
     let materials =
         Materials { train, validation, occasion, graph, inline, arithmetic, local, porters };
-    prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
+    prepare_from(around, materials).and_then(|prepared| place_slots(around, prepared))
 }
 
 /// The part of it that reads nothing, which a simulation runs with materials of its own.
@@ -287,22 +288,29 @@ fn exchange(
 
 /// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
 /// it knows which state it needs.
-fn place_slots(around: &Surroundings, mut prepared: Prepared) -> Prepared {
+///
+/// # Errors
+/// Nobody knows which state an earlier attempt left.
+fn place_slots(around: &Surroundings, mut prepared: Prepared) -> Result<Prepared, TrainError> {
     let Surroundings { arguments, storage, .. } = around;
     let recovery = &arguments.config.recovery;
-    let slot_files = SlotFiles::of(recovery, &arguments.run_dir, storage.as_ref(), &prepared.facts);
-    prepared.slot_files = slot_files.unwrap_or_else(|reason| {
-        tracing::warn!("{reason}");
-        None
-    });
     let starts = around.entry == Entry::Initial;
+    let slot_files = SlotFiles::of(recovery, &arguments.run_dir, storage.as_ref(), &prepared.facts);
+    prepared.slot_files = match slot_files {
+        Ok(slot_files) => slot_files,
+        Err(Nameless::Unread(error)) if starts => return Err(unread(error)),
+        Err(reason) => {
+            tracing::warn!("{reason}");
+            None
+        }
+    };
     if let Some(slot_files) = prepared.slot_files.as_ref().filter(|_| starts) {
         let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }
     }
-    prepared
+    Ok(prepared)
 }
 
 /// Being prepared: in a thread of its own, which is started once; or made already.

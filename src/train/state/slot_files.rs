@@ -2,16 +2,18 @@
 //! file of its slots, and says by name what it does not take. Without room there is one warning,
 //! and the state lies in the memory of the process.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::resident::{
-    Ahead, Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder,
+    Ahead, Folder, Header, Identity, Key, Refusal, SlotFile, Slots, folder,
 };
 use crate::config::{Recovery, Resident, Shown};
 use crate::observe::notice::act_on;
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::spans::amount;
 use crate::observe::storage::Storage;
 use crate::run_folder;
@@ -39,15 +41,15 @@ impl SlotFiles {
     /// `None` with `recovery.resident = "off"`: what an earlier start left is removed then.
     ///
     /// # Errors
-    /// For people: why state cannot be told from that of other runs.
+    /// Why state cannot be told from that of other runs.
     pub fn of(
         recovery: &Recovery,
         run_dir: &Path,
         storage: &dyn Storage,
         facts: &Facts,
-    ) -> Result<Option<Self>, String> {
+    ) -> Result<Option<Self>, Nameless> {
         let path = std::path::absolute(run_dir)
-            .map_err(|error| format!("resolving {}: {error}", run_dir.shown()))?;
+            .map_err(|error| Nameless::Off(format!("resolving {}: {error}", run_dir.shown())))?;
         let folder = folder_of(recovery, &path);
         if recovery.resident == Resident::Off {
             folder.clear_free();
@@ -77,8 +79,7 @@ impl SlotFiles {
     /// # Errors
     /// For people: why the state stays in the memory of the process.
     pub fn make_file(&self, slots: &mut Slots) -> Result<(), String> {
-        let free = self.folder.take_free().find_map(|file| self.accept(slots, file));
-        self.enter(slots, free)?;
+        self.enter(slots)?;
         slots.populate();
         Ok(())
     }
@@ -86,12 +87,14 @@ impl SlotFiles {
     /// A newcomer's slots: those of a dead rank that hold exactly this state.
     pub fn take_over(&self, slots: &mut Slots, key: Key) -> bool {
         let holds = |file: &SlotFile| {
-            let headers = Look::at(file.path()).and_then(|look| look.headers());
+            let headers = folder::look_at(file.path());
             headers.is_ok_and(|headers| headers.iter().flatten().any(|header| header.key == key))
         };
-        // The others are let go again: each newcomer finds its own.
-        for file in self.folder.inherit().filter(holds) {
-            if self.accept(slots, file).is_some_and(|file| slots.move_to(file).is_ok()) {
+        // The others are let go again: each newcomer finds its own. So are those that cannot be
+        // read now: the state comes from a living rank.
+        for file in self.folder.inherit().filter_map(Result::ok).filter(holds) {
+            let file = self.accept(slots, file).ok().flatten();
+            if file.is_some_and(|file| slots.move_to(file).is_ok()) {
                 return slots.select(key);
             }
         }
@@ -103,18 +106,23 @@ impl SlotFiles {
         if !slots.is_vacant() {
             return;
         }
-        let free = self.folder.take_free().find_map(|file| self.accept(slots, file));
-        if let Err(reason) = self.enter(slots, free) {
+        if let Err(reason) = self.enter(slots) {
             tracing::warn!("{reason}");
         }
     }
 
-    fn enter(&self, slots: &mut Slots, free: Option<SlotFile>) -> Result<(), String> {
+    /// The slots lie in the first free file that can be had, else in a new one.
+    fn enter(&self, slots: &mut Slots) -> Result<(), String> {
+        let taken = self.free(slots).find_map(|file| file.inspect_err(say_unread).ok());
+        if let Some(file) = taken {
+            let path = file.path().to_owned();
+            match slots.move_to(file).map_err(folder::naming("mapping", &path)) {
+                Ok(_) => return Ok(()),
+                Err(error) => say_unread(&error),
+            }
+        }
         let bytes = slots.file_bytes();
-        let made = match free {
-            Some(file) => Ok(file),
-            None => self.folder.create(bytes, &self.label),
-        };
+        let made = self.folder.create(bytes, &self.label);
         made.and_then(|file| slots.move_to(file)).map(drop).map_err(|error| {
             let place = self.folder.path().shown();
             format!(
@@ -126,22 +134,32 @@ impl SlotFiles {
         })
     }
 
-    /// A dead process's file if it is of this run and shape; what can never be used is removed.
-    pub fn accept(&self, slots: &Slots, file: SlotFile) -> Option<SlotFile> {
+    /// The files of dead processes that are of this run and shape, and an error for each of which
+    /// that cannot be told now.
+    pub fn free(&self, slots: &Slots) -> impl Iterator<Item = io::Result<SlotFile>> {
+        let found = self.folder.take_free();
+        found.filter_map(|file| file.and_then(|file| self.accept(slots, file)).transpose())
+    }
+
+    /// A dead process's file if it is of this run and shape. One that can never be used is removed:
+    /// its contents were read.
+    ///
+    /// # Errors
+    /// Nobody knows what it holds. It stays.
+    fn accept(&self, slots: &Slots, file: SlotFile) -> io::Result<Option<SlotFile>> {
         let path = file.path().shown();
-        let looked = Look::at(file.path()).and_then(|look| look.headers());
+        let looked = folder::look_at(file.path());
         let (headers, size) = match looked.and_then(|headers| Ok((headers, file.size()?))) {
             Ok(found) => found,
+            Err(error) if folder::is_unknown(&error) => return Err(error),
             Err(error) => {
-                act_on(&format!("resident state {path} cannot be read: {error}; removed"));
+                act_on(&format!("resident state is damaged: {error}; removed"));
                 file.discard();
-                return None;
+                return Ok(None);
             }
         };
-        let check = |refused: Result<_, Refusal>| {
-            refused.and_then(|header: crate::cluster::resident::Header| {
-                header.check_run(&self.identity, slots.shape())
-            })
+        let check = |refused: Result<Header, Refusal>| {
+            refused.and_then(|header| header.check_run(&self.identity, slots.shape()))
         };
         for (slot, header) in headers.into_iter().enumerate() {
             match check(header) {
@@ -151,7 +169,7 @@ impl SlotFiles {
                 Err(refusal @ (Refusal::Other(_) | Refusal::Format(_) | Refusal::Foreign)) => {
                     tracing::warn!("resident state {path}, slot {slot} {refusal}; removed");
                     file.discard();
-                    return None;
+                    return Ok(None);
                 }
                 Err(refusal) => tracing::warn!("resident state {path}, slot {slot} {refusal}"),
             }
@@ -159,9 +177,9 @@ impl SlotFiles {
         if size != slots.file_bytes() {
             tracing::warn!("resident state {path} has {size} bytes; removed");
             file.discard();
-            return None;
+            return Ok(None);
         }
-        Some(file)
+        Ok(Some(file))
     }
 
     /// The member that a rank's file is named after.
@@ -175,13 +193,36 @@ impl SlotFiles {
     }
 }
 
+/// It is looked at again once every rank has a file (`restart`).
+fn say_unread(error: &io::Error) {
+    tracing::warn!("resident state cannot be used now: {error}; it stays");
+}
+
 /// `run_dir` is absolute.
 fn folder_of(recovery: &Recovery, run_dir: &Path) -> Folder {
     Folder::new(&recovery.resident_dir, &run_folder::id(run_dir))
 }
 
+/// Why a run cannot tell its own slot files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nameless {
+    /// It has no number and cannot get one: it goes without resident state.
+    Off(String),
+    /// Its number cannot be read now: what an earlier attempt left is still its own.
+    Unread(String),
+}
+
+impl std::fmt::Display for Nameless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off(why) => write!(f, "resident state is off: {why}"),
+            Self::Unread(error) => write!(f, "resident state cannot be used: {error}"),
+        }
+    }
+}
+
 /// Reads the run's number, or draws it: whoever creates the file first.
-fn instance(storage: &dyn Storage) -> Result<u64, String> {
+fn instance(storage: &dyn Storage) -> Result<u64, Nameless> {
     let path = Path::new(INSTANCE);
     let drawn = {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -194,7 +235,8 @@ fn instance(storage: &dyn Storage) -> Result<u64, String> {
         xxh3_64(text.as_bytes())
     };
     for _ in 0..INSTANCE_LOOKS_MAX {
-        if let Ok(body) = storage.read(path) {
+        let read = if_there(insist(|| storage.read(path)));
+        if let Some(body) = read.map_err(|error| Nameless::Unread(error.to_string()))? {
             let text = String::from_utf8_lossy(&body);
             let number = u64::from_str_radix(text.trim(), 16);
             if let (Ok(number), true) = (number, text.ends_with('\n')) {
@@ -205,16 +247,20 @@ fn instance(storage: &dyn Storage) -> Result<u64, String> {
         } else if let Err(error) = storage.create_new(path, format!("{drawn:016x}\n").as_bytes())
             && error.kind() != std::io::ErrorKind::AlreadyExists
         {
-            return Err(format!("resident state is off: cannot write {INSTANCE}: {error}"));
+            return Err(Nameless::Off(format!("cannot write {INSTANCE}: {error}")));
         }
     }
-    Err(format!("resident state is off: {INSTANCE} in the run directory is no number"))
+    Err(Nameless::Off(format!("{INSTANCE} in the run directory is no number")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::storage::MemoryStorage;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::cluster::resident::Shape;
+    use crate::observe::storage::{Fault, MemoryStorage, Operation};
 
     #[test]
     fn a_run_keeps_its_number_and_another_run_gets_another() {
@@ -228,6 +274,60 @@ mod tests {
     fn a_number_that_cannot_be_read_turns_it_off() {
         let storage = MemoryStorage::new();
         storage.create_new(Path::new(INSTANCE), b"what").unwrap();
-        assert!(instance(&storage).unwrap_err().contains("no number"));
+        assert!(instance(&storage).unwrap_err().to_string().contains("no number"));
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_read_now_is_nobody_elses() {
+        let failures = Arc::new(AtomicU32::new(0));
+        let left = Arc::clone(&failures);
+        let storage = MemoryStorage::with_faults(move |operation, _| {
+            let fails = |n: u32| n.checked_sub(1);
+            let strikes = operation == Operation::Read
+                && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok();
+            strikes.then_some(Fault::Fails(io::ErrorKind::TimedOut))
+        });
+        let number = instance(&storage).unwrap();
+        failures.store(2, Ordering::SeqCst);
+        assert_eq!(instance(&storage), Ok(number), "a hiccup");
+        failures.store(u32::MAX, Ordering::SeqCst);
+        assert!(matches!(instance(&storage), Err(Nameless::Unread(_))));
+    }
+
+    const SHAPE: Shape = Shape::of(&[("weights", 9)]);
+
+    /// A run's slots in a folder of their own, with one state; and whoever looks for them.
+    fn left_behind(place: &Path) -> (SlotFiles, SlotFile) {
+        let folder = Folder::new(place, "0badcafe");
+        let (identity, label) = (Identity::default(), String::new());
+        let mut slots = Slots::vacant(SHAPE);
+        slots.move_to(folder.create(slots.file_bytes(), "/run").unwrap()).unwrap();
+        slots.identify(identity);
+        slots.begin();
+        slots.commit(1, 0, b"");
+        drop(slots);
+        // A child that another test is just starting holds the lock until it runs its program.
+        let free = std::iter::repeat_with(|| folder.take_free().next());
+        let free = free.take(1000).inspect(|_| std::thread::sleep(INSTANCE_LOOK)).flatten().next();
+        (SlotFiles { folder, identity, label }, free.expect("its owner is gone").unwrap())
+    }
+
+    #[test]
+    fn only_a_file_whose_contents_were_read_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let slots = Slots::vacant(SHAPE);
+        let (files, file) = left_behind(place.path());
+        let (path, kept) = (file.path().to_owned(), place.path().join("kept"));
+        let file = files.accept(&slots, file).unwrap().expect("of this run");
+        // What stands in its place is not followed.
+        std::fs::rename(&path, &kept).unwrap();
+        std::os::unix::fs::symlink(&kept, &path).unwrap();
+        files.accept(&slots, file).unwrap_err();
+        assert!(path.is_symlink() && kept.exists());
+        std::fs::rename(&kept, &path).unwrap();
+        let file = files.folder.take_free().next().unwrap().unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        assert!(files.accept(&slots, file).unwrap().is_none());
+        assert!(!path.exists(), "a torn one");
     }
 }

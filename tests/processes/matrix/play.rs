@@ -417,7 +417,8 @@ fn nothing_left(folder: &Path) -> Result<(), String> {
     let run = RunDir::at(folder).map_err(|error| error.to_string())?;
     let folders = folders::of_run(&run.id());
     let name = folder.display().to_string();
-    let slots = inventory(Path::new("/dev/shm")).into_iter().filter(|f| f.run_dir == name).count();
+    let slots =
+        inventory(Path::new("/dev/shm")).unwrap().into_iter().filter(|f| f.run_dir == name).count();
     if processes.is_empty() && folders.is_empty() && slots == 0 {
         return Ok(());
     }
