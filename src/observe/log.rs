@@ -55,8 +55,9 @@ impl<T: Serialize> JsonLines<T> {
     pub fn append(&mut self, line: &T) -> io::Result<()> {
         let text = serde_json::to_string(line).map_err(io::Error::other)?;
         if self.may_be_torn || self.among_others {
-            let last = self.storage.read_end(&self.path, 1)?;
-            if last.last().is_some_and(|byte| *byte != b'\n') {
+            let last = self.storage.read_end(&self.path, 1);
+            // Behind a whole line the mark does no harm.
+            if !last.is_ok_and(|last| last.last().is_none_or(|byte| *byte == b'\n')) {
                 self.storage.append_line(&self.path, TORN_MARK)?;
             }
             self.may_be_torn = false;

@@ -10,6 +10,7 @@ pub mod console;
 pub mod copies;
 pub mod data_use;
 pub mod event;
+pub mod event_writer;
 pub mod ledger;
 pub mod log;
 pub mod machine;

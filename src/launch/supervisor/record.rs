@@ -2,6 +2,7 @@
 //! the supervisor knows, for people and, while no rank writes it, in the event log.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kintsugi_ffi::os;
 
@@ -14,7 +15,8 @@ use crate::launch::start::job::Job;
 use crate::launch::{LaunchError, io_error};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
-use crate::observe::log::{EVENTS_FILE, EventTail, JsonLines};
+use crate::observe::event_writer::EventWriter;
+use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::result::RunResult;
 
 use super::notices::Notices;
@@ -25,6 +27,7 @@ pub(super) struct Record<'a> {
     pub(super) job: &'a Job,
     show: &'a mut dyn FnMut(&Event),
     tail: EventTail,
+    events: EventWriter,
     /// How far the run has come.
     pub(super) history: History,
     /// The same number of nodes, once more of them live.
@@ -50,6 +53,7 @@ impl<'a> Record<'a> {
             job,
             show,
             tail: EventTail::new(job.run.join(EVENTS_FILE)),
+            events: EventWriter::new(Arc::new(job.run.storage().clone())),
             history: History::default(),
             spreading: Spreading::new(job.config.recovery.regrow),
             last: None,
@@ -104,15 +108,10 @@ impl<'a> Record<'a> {
     /// The event log is ours between two attempts.
     pub(super) fn record(&mut self, kind: Kind) {
         let event = self.own_event(kind);
-        if let Err(error) = self.append(&event) {
+        if let Err(error) = self.events.write(event) {
             tracing::warn!("events.jsonl: {error}");
         }
         self.follow();
-    }
-
-    fn append(&self, event: &Event) -> std::io::Result<()> {
-        let storage = std::sync::Arc::new(self.job.run.storage().clone());
-        JsonLines::at(storage, "events.jsonl").append(event)
     }
 
     fn own_event(&self, kind: Kind) -> Event {
@@ -215,7 +214,7 @@ impl<'a> Record<'a> {
             reason: result.reason.clone(),
             state_sha256: None,
         });
-        self.append(&event).map_err(io_error("ending the event log"))?;
+        self.events.write(event).map_err(io_error("ending the event log"))?;
         self.follow();
         Ok(())
     }

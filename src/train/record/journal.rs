@@ -2,17 +2,17 @@
 //! per rank; most lines come from the lowest live rank. A failed write is a warning, never the
 //! end of a run.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, RecoveryRecord, VERSION};
+use crate::observe::event_writer::EventWriter;
 use crate::observe::ledger::{self, Committed, Entry, Ledger};
-use crate::observe::log::{EventLog, last_lines};
+use crate::observe::log::last_lines;
 use crate::observe::metrics::Metrics;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
@@ -70,7 +70,7 @@ impl Stamp {
 /// Writes the run's lines.
 pub struct Journal {
     storage: Arc<dyn Storage>,
-    events: EventLog,
+    events: EventWriter,
     ledger: Ledger,
     clock: Arc<dyn Clock>,
     /// Unix time at which the run's seconds were zero.
@@ -81,7 +81,8 @@ pub struct Journal {
     tensorboard: Option<Tensorboard>,
     /// Likewise.
     metrics: Option<Metrics>,
-    failed: AtomicBool,
+    /// Files that could not be written once.
+    failed: BTreeSet<&'static str>,
     /// Ledger lines could not be written: the next ones come with those that are missing.
     behind: bool,
     /// These, as far back as they are known.
@@ -100,7 +101,7 @@ impl Journal {
         origin: f64,
         progress: Option<Progress>,
     ) -> Self {
-        let events = EventLog::new(Arc::clone(&storage));
+        let events = EventWriter::new(Arc::clone(&storage));
         let ledger = Ledger::new(Arc::clone(&storage));
         Self {
             storage,
@@ -111,7 +112,7 @@ impl Journal {
             progress,
             tensorboard: None,
             metrics: None,
-            failed: AtomicBool::new(false),
+            failed: BTreeSet::new(),
             behind: false,
             waiting: VecDeque::new(),
             unwritten: None,
@@ -164,7 +165,7 @@ impl Journal {
         if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| event.rank == 0) {
             tensorboard.on(&event);
         }
-        let written = self.events.append(&event);
+        let written = self.events.write(event.clone());
         self.warn_once(written, EVENTS);
         if let Some(metrics) = self.metrics.as_mut().filter(|_| event.rank == 0) {
             metrics.on(&event);
@@ -280,7 +281,6 @@ impl Journal {
 
     /// Another process wrote until now: its last lines may be torn or missing.
     pub fn take_over(&mut self, tail: &[Committed], rollback: Option<Entry>) {
-        self.events = EventLog::new(Arc::clone(&self.storage));
         self.ledger = Ledger::new(Arc::clone(&self.storage));
         self.unwritten = rollback;
         let step = tail.last().map_or(0, |line| line.step);
@@ -291,35 +291,42 @@ impl Journal {
 
     /// Writes what could not be written before, if it can be now. False when lines still lack.
     pub fn settle(&mut self, tail: &[Committed]) -> bool {
+        let written = self.events.settle();
+        self.warn_once(written, EVENTS);
         if self.behind {
             let caught_up = self.catch_up(tail);
             self.behind = caught_up.is_err();
             self.warn_once(caught_up, LEDGER);
         }
-        !self.behind
+        !self.behind && self.events.is_settled()
     }
 
     /// Rewrites `world.json`. It serves whoever looks at a run, and a restart from resident state,
     /// which no power cut survives: a repair does not wait for the disk.
-    pub fn world(&self, world: &World) {
+    pub fn world(&mut self, world: &World) {
         let text = serde_json::to_vec_pretty(world).expect("a world is plain data");
         let written = self.storage.replace(Path::new(WORLD), &text);
         self.warn_once(written, WORLD);
     }
 
-    /// The last lines of progress.
+    /// The last lines of progress, and of the record.
     pub fn finish(&mut self) {
+        if !self.events.is_settled() {
+            let written = self.events.settle();
+            self.warn_once(written, EVENTS);
+            self.metrics.iter_mut().for_each(Metrics::write);
+        }
         if let Some(progress) = &mut self.progress {
             progress.finish();
         }
     }
 
-    fn warn_once(&self, result: std::io::Result<()>, name: &str) {
+    fn warn_once(&mut self, result: std::io::Result<()>, name: &'static str) {
         if let Err(error) = result
-            && !self.failed.swap(true, Ordering::Relaxed)
+            && self.failed.insert(name)
         {
-            let gaps = "training goes on, the record has gaps until it can be written";
-            act_on(&format!("cannot write {name}: {error}; {gaps}"));
+            let later = "training goes on, what is missing is written when it can be";
+            act_on(&format!("cannot write {name}: {error}; {later}"));
         }
     }
 }
@@ -341,6 +348,8 @@ pub fn taken_back(storage: &dyn Storage, position: &Position, attempt: u32) -> O
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::observe::clock::RealClock;
     use crate::observe::ledger::{effective, of_storage};
@@ -390,6 +399,24 @@ mod tests {
         let entries = after_a_full_disk(|journal, _| journal);
         let lines: Vec<Committed> = (1..=FULL_TO + 1).map(line).collect();
         assert_eq!(entries, lines.into_iter().map(Entry::Step).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_event_that_was_not_written_is_written_before_the_end_is_left() {
+        let ill = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&ill);
+        let storage = Arc::new(MemoryStorage::with_faults(move |operation, path| {
+            let refused = path == Path::new(EVENTS) && asked.load(Ordering::Relaxed);
+            (refused && operation == Operation::AppendLine).then_some(Fault::Tears(9))
+        }));
+        let mut journal = journal(&storage);
+        journal.event(Moment::default(), Kind::Epoch { epoch: 7 });
+        assert!(!journal.settle(&[]));
+        ill.store(false, Ordering::Relaxed);
+        journal.finish();
+        let events = journal.recent_events();
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].kind, Kind::Epoch { epoch: 7 });
     }
 
     #[test]
