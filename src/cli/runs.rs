@@ -94,7 +94,7 @@ fn list(args: &Args) -> ExitCode {
     }
     let read = found.iter().map(|folder| {
         let run = read_or_begun(folder)?;
-        let status = status::state(folder, &run.events, run.result.as_ref());
+        let status = status::state(folder, &run.events, run.result.as_ref())?;
         Ok((run, status))
     });
     let read: io::Result<Vec<(Run, String)>> = read.collect();
@@ -198,7 +198,10 @@ fn refusal(run: &Path, args: &Remove) -> Option<String> {
         Ok(read) => read,
         Err(error) => return Some(error.to_string()),
     };
-    let state = status::state(run, &read.events, read.result.as_ref());
+    let state = match status::state(run, &read.events, read.result.as_ref()) {
+        Ok(state) => state,
+        Err(error) => return Some(error.to_string()),
+    };
     if is_supervised(run) || state.starts_with("running") {
         return Some(format!(
             "{name} is running: stop it first (Ctrl-C, or SIGTERM to its launch)"

@@ -1,5 +1,6 @@
 //! `kintsugi status RUN`: where a run stands, from its world, its events and its result.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -29,7 +30,14 @@ pub struct Args {
 }
 
 /// How a run stands, in a word or two: running, silent, or the status of its result.
-pub(super) fn state(folder: &Path, events: &[Event], result: Option<&RunResult>) -> String {
+///
+/// # Errors
+/// It cannot be told now.
+pub(super) fn state(
+    folder: &Path,
+    events: &[Event],
+    result: Option<&RunResult>,
+) -> io::Result<String> {
     facts::state(folder, events, result)
 }
 

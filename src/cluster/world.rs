@@ -7,6 +7,7 @@
 //! take only what evens the load (`growth`).
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -177,12 +178,12 @@ impl World {
     /// What a run has written of its world.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
-    pub fn read(run_dir: &Path) -> Result<Self, String> {
+    /// There is none, or it cannot be read; `InvalidData` where it is damaged.
+    pub fn read(run_dir: &Path) -> io::Result<Self> {
         let path = run_dir.join("world.json");
-        let read = std::fs::read(&path).map_err(|error| error.to_string());
-        let world = read.and_then(|bytes| Self::decode(&bytes).map_err(|error| error.to_string()));
-        world.map_err(|error| format!("{}: {error}", path.shown()))
+        let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let world = std::fs::read(&path).and_then(|bytes| Self::decode(&bytes).map_err(damaged));
+        world.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.shown())))
     }
 
     fn active(&self) -> impl Iterator<Item = &Member> {

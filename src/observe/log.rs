@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::config::Shown;
 
 use super::event::Event;
+use super::refusal::{if_there, insist};
 use super::storage::Storage;
 
 /// The events of a run, below its folder.
@@ -155,6 +156,9 @@ pub fn read_events(path: &Path) -> io::Result<Vec<Event>> {
 /// Most bytes that one poll takes from the file.
 const POLL_BYTES_MAX: u64 = 8 << 20;
 
+/// Polls of one reading, should the file grow faster than it is read.
+const POLLS_MAX: usize = 512;
+
 /// Follows an event file that another process writes; the file may not exist yet, and may be
 /// replaced by a new one.
 #[derive(Debug)]
@@ -172,10 +176,42 @@ impl EventTail {
     }
 
     /// Events written since the last call, at most 8 MiB of them; none where the file cannot be
-    /// read just now. Never fails: a tail is for people, the file itself is the truth.
+    /// read just now. For whoever asks again.
     pub fn poll(&mut self) -> Vec<Event> {
-        let Ok(bytes) = self.read_more() else { return Vec::new() };
-        self.unfinished.extend_from_slice(&bytes);
+        self.try_poll().unwrap_or_default()
+    }
+
+    /// The same. None where there is no file.
+    ///
+    /// # Errors
+    /// It cannot be read now: the next call begins where this one did.
+    pub fn try_poll(&mut self) -> io::Result<Vec<Event>> {
+        match if_there(self.read_more()) {
+            Ok(Some(bytes)) => Ok(self.take_in(&bytes)),
+            Ok(None) => Ok(Vec::new()),
+            Err(error) => {
+                Err(io::Error::new(error.kind(), format!("{}: {error}", self.path.shown())))
+            }
+        }
+    }
+
+    /// All that is left to read.
+    ///
+    /// # Errors
+    /// What is left after those that were handed on cannot be read now.
+    pub fn read_on(&mut self, mut on: impl FnMut(Event)) -> io::Result<()> {
+        for _ in 0..POLLS_MAX {
+            let events = insist(|| self.try_poll())?;
+            if events.is_empty() {
+                break;
+            }
+            events.into_iter().for_each(&mut on);
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Vec<Event> {
+        self.unfinished.extend_from_slice(bytes);
         let Some(last) = self.unfinished.iter().rposition(|&byte| byte == b'\n') else {
             return Vec::new();
         };
@@ -369,5 +405,17 @@ mod tests {
         storage.rename(Path::new(EVENTS_FILE), Path::new("old.jsonl")).unwrap();
         EventLog::new(storage).append(&event(1)).unwrap();
         assert_eq!(steps(&tail.poll()), [1]);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_is_no_log_without_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(EVENTS_FILE);
+        assert_eq!(EventTail::new(&path).try_poll().unwrap(), [], "there is none");
+        // It opens, and says EISDIR to whoever reads.
+        std::fs::create_dir(&path).unwrap();
+        let error = EventTail::new(&path).read_on(|_| {}).unwrap_err();
+        assert!(error.to_string().contains(EVENTS_FILE), "{error}");
+        assert_eq!(EventTail::new(&path).poll(), [], "for whoever asks again");
     }
 }

@@ -1,5 +1,6 @@
 //! What is known of a run: its world, its events and its result, and how `status` says so.
 
+use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind, RESTART, name_of, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
+use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::standing::standing;
 use crate::observe::storage::FileSystem;
@@ -23,9 +25,6 @@ use super::reading::Reading;
 /// Silence after which nobody takes a run for one that goes on: as long as a start may take, and
 /// longer than a repair may, unless these limits were raised.
 pub(super) const SILENCE_SECONDS_MAX: f64 = 120.0;
-
-/// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
-const POLLS_MAX: usize = 512;
 
 /// Repairs that are shown.
 const REPAIRS_SHOWN: usize = 5;
@@ -74,13 +73,14 @@ pub(super) struct Report {
 
 pub(super) fn inspect(folder: &Path) -> Result<Report, String> {
     let mut events = Vec::new();
-    read_on(&mut EventTail::new(folder.join(EVENTS_FILE)), &mut events);
+    let mut tail = EventTail::new(folder.join(EVENTS_FILE));
+    tail.read_on(|event| events.push(event)).map_err(|error| error.to_string())?;
     report(folder, &events)
 }
 
 /// Where the run stands by the events that were read and the other files.
 pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
-    let world = World::read(folder).ok();
+    let world = world_of(folder).map_err(|error| error.to_string())?;
     let result = read_result(folder).map_err(|error| error.to_string())?;
     if events.is_empty() && world.is_none() && result.is_none() {
         return Err(format!(
@@ -186,19 +186,23 @@ fn state_of(members: &[Member], events: &[Event], result: Option<&RunResult>) ->
 }
 
 /// How a run stands, in a word or two, by what was read of it.
-pub(super) fn state(folder: &Path, events: &[Event], result: Option<&RunResult>) -> String {
-    let members = World::read(folder).map(|world| world.members).unwrap_or_default();
-    state_of(&members, events, result)
+///
+/// # Errors
+/// Nobody knows which processes are its: `world.json` cannot be read now.
+pub(super) fn state(
+    folder: &Path,
+    events: &[Event],
+    result: Option<&RunResult>,
+) -> io::Result<String> {
+    let members = world_of(folder)?.map(|world| world.members).unwrap_or_default();
+    Ok(state_of(&members, events, result))
 }
 
-/// Takes what was written since.
-pub(super) fn read_on(tail: &mut EventTail, events: &mut Vec<Event>) {
-    for _ in 0..POLLS_MAX {
-        let more = tail.poll();
-        if more.is_empty() {
-            break;
-        }
-        events.extend(more);
+/// The newest picture of the run's world; `None` where there is none, or it is damaged.
+fn world_of(folder: &Path) -> io::Result<Option<World>> {
+    match insist(|| World::read(folder)) {
+        Err(error) if Meaning::of(&error) == Meaning::Damaged => Ok(None),
+        read => if_there(read),
     }
 }
 
@@ -352,5 +356,20 @@ mod tests {
         // Its own member died; the others are heard of.
         let one_died = [member(HERE, NOBODY), member("n2", 1)];
         assert_eq!(unfinished(&one_died, Some(1.0), HERE), "running (elsewhere)");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_and_not_shown_as_zeros() {
+        for unreadable in [EVENTS_FILE, "world.json"] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("world.json"), "damaged: passed over").unwrap();
+            std::fs::write(folder.path().join(EVENTS_FILE), "").unwrap();
+            assert!(state(folder.path(), &[], None).is_ok());
+            // A folder is there, and no file that could be read.
+            std::fs::remove_file(folder.path().join(unreadable)).unwrap();
+            std::fs::create_dir(folder.path().join(unreadable)).unwrap();
+            let error = inspect(folder.path()).err().expect("nobody knows how it stands");
+            assert!(error.contains(unreadable), "{error}");
+        }
     }
 }

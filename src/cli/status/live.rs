@@ -13,7 +13,7 @@ use crate::observe::console::{self, print_line};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 
-use super::facts::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
+use super::facts::{Report, SILENCE_SECONDS_MAX, lines, report};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -39,7 +39,11 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
     let limit = max_seconds(folder);
     let (mut output, begun) = (Output::of_stdout(), Instant::now());
     loop {
-        read_on(&mut tail, &mut events);
+        // Before anything was read there is nothing to show.
+        match tail.read_on(|event| events.push(event)) {
+            Err(error) if events.is_empty() => return Err(error.to_string()),
+            _ => {}
+        }
         let report = report(folder, &events)?;
         let silence = report.last_event_seconds_ago.unwrap_or(begun.elapsed().as_secs_f64());
         let waits = report.state == "silent" || report.queued().is_some();

@@ -234,7 +234,7 @@ fn now() -> f64 {
 
 /// Guardians before ranks: one that sees its rank stopped kills it.
 fn processes(world: &Running) -> Result<Vec<u32>, String> {
-    let world = World::read(&world.run_dir)?;
+    let world = World::read(&world.run_dir).map_err(|error| error.to_string())?;
     let ranks: Vec<u32> = world.members.iter().map(|member| member.pid).collect();
     let mut all: Vec<u32> = process::children_of(&ranks);
     all.extend(ranks);
