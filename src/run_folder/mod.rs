@@ -10,6 +10,7 @@ use kintsugi_ffi::os;
 use thiserror::Error;
 
 use crate::config::{Config, Shown, identity};
+use crate::observe::refusal::{Meaning, insist};
 
 pub mod before;
 pub mod launcher;
@@ -39,8 +40,8 @@ const SIGNS: [&str; 5] = ["config.toml", "events.jsonl", "world.json", RESULT, "
 pub struct NoRun {
     path: PathBuf,
     why: String,
-    /// That it could not be looked at: there may be one.
-    unknown: bool,
+    /// That it could not be looked at, and why: there may be one.
+    unknown: Option<Meaning>,
 }
 
 /// Whether there is a run in a folder, whatever has become of it.
@@ -48,15 +49,17 @@ pub struct NoRun {
 /// # Errors
 /// What is there instead.
 pub fn find(run_dir: &Path) -> Result<(), NoRun> {
-    let no_run = |why: String| NoRun { path: run_dir.to_path_buf(), why, unknown: false };
-    let unknown =
-        |error: io::Error| NoRun { unknown: true, ..no_run(format!("cannot be read ({error})")) };
+    let no_run = |why: String| NoRun { path: run_dir.to_path_buf(), why, unknown: None };
+    let unknown = |error: io::Error| NoRun {
+        unknown: Some(Meaning::of(&error)),
+        ..no_run(format!("cannot be read ({error})"))
+    };
     let holds_a_sign = || {
-        let mut signs = SIGNS.iter().map(|sign| run_dir.join(sign).try_exists());
+        let mut signs = SIGNS.iter().map(|sign| insist(|| run_dir.join(sign).try_exists()));
         signs.find(|there| !matches!(there, Ok(false))).unwrap_or(Ok(false))
     };
-    match std::fs::metadata(run_dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+    match insist(|| std::fs::metadata(run_dir)) {
+        Err(error) if Meaning::of(&error) == Meaning::Absent => {
             let usual = Path::new(identity::RUNS).join(run_dir);
             let meant = usual.is_dir().then(|| format!(" (is it {}?)", usual.shown()));
             Err(no_run(format!("does not exist{}", meant.unwrap_or_default())))
@@ -78,7 +81,7 @@ pub fn usual(config: &Config) -> Result<PathBuf, NoRun> {
     for folder in [&now, &earlier] {
         match find(folder) {
             Ok(()) => return Ok(folder.clone()),
-            Err(error) if error.unknown => return Err(error),
+            Err(error) if error.unknown.is_some() => return Err(error),
             Err(_) => {}
         }
     }
@@ -88,13 +91,21 @@ pub fn usual(config: &Config) -> Result<PathBuf, NoRun> {
 /// The runs right below a folder, by name; without what `--fresh` moved aside.
 ///
 /// # Errors
-/// The folder cannot be listed.
+/// The folder cannot be listed, or whether one of its folders is a run cannot be told now. Those
+/// that this user may not enter are nobody's that he could ask about.
 pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if original(&path).is_none() && find(&path).is_ok() {
-            runs.push(path);
+        if original(&path).is_some() {
+            continue;
+        }
+        match find(&path) {
+            Ok(()) => runs.push(path),
+            Err(error) if error.unknown == Some(Meaning::NotNow) => {
+                return Err(io::Error::other(error.to_string()));
+            }
+            Err(_) => {}
         }
     }
     runs.sort();
@@ -155,4 +166,25 @@ pub fn id(run_dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let path = canonical(run_dir);
     format!("{:08x}", xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_bytes()) >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_nowhere_is_no_run_and_hides_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("lock"), "").unwrap();
+        for (name, target) in [("loop", "loop"), ("gone", "nowhere")] {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        }
+        assert_eq!(below(folder.path()).unwrap(), [run]);
+        assert!(find(&folder.path().join("loop")).unwrap_err().unknown.is_none());
+        // Longer than any name: it may be there under another.
+        let unnamed = find(&folder.path().join("x".repeat(300))).unwrap_err();
+        assert_eq!(unnamed.unknown, Some(Meaning::NotAllowed));
+    }
 }
