@@ -1,5 +1,6 @@
 //! `kintsugi evaluate CHECKPOINT [--data DIR]`: how often a checkpoint is right, in one process.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,6 +17,7 @@ use crate::lab::trained::page::{self, About};
 use crate::lab::trained::scores::{Confused, OfClass, Scores};
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::print_line;
+use crate::observe::refusal::is_folder;
 use crate::observe::storage::{FileSystem, Storage};
 
 use super::arguments::{Chosen, crowd, fail, print_json};
@@ -198,15 +200,19 @@ fn name_set(folder: &Path, config: &mut Config) -> Result<(), TrainedError> {
         return Err(TrainedError::Usage(text.into()));
     }
     // One folder stands for both splits: only its validation half is read.
-    config.data.train = Some(validation_folder(folder));
-    config.data.validation = Some(validation_folder(folder).into());
+    let half = validation_folder(folder).map_err(|error| DataError::Store(error.to_string()))?;
+    config.data.train = Some(half.clone());
+    config.data.validation = Some(half.into());
     Ok(())
 }
 
 /// A set's own `validation` half where it has one.
-fn validation_folder(folder: &Path) -> PathBuf {
+///
+/// # Errors
+/// Whether it has one cannot be told.
+fn validation_folder(folder: &Path) -> io::Result<PathBuf> {
     let half = folder.join("validation");
-    if half.is_dir() { half } else { folder.to_path_buf() }
+    Ok(if is_folder(&half)? { half } else { folder.to_path_buf() })
 }
 
 fn write(file: &Path, page: &str) -> Result<(), String> {

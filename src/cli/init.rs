@@ -3,6 +3,7 @@
 //! command.
 
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::data::{DataError, Split};
 use crate::model::catalogue;
 use crate::needs::{Limit, Load, needs};
 use crate::observe::console::print_line;
+use crate::observe::refusal::is_folder;
 use crate::train::TrainError;
 use crate::train::start::feasible;
 
@@ -103,7 +105,8 @@ fn init(args: &Args) -> Result<(), Refused> {
             root.shown()
         )));
     }
-    let (train, validation) = halves(&root);
+    let (train, validation) =
+        halves(&root).map_err(|error| Refused(DATA_ERROR, error.to_string()))?;
     let mut data = Data { train: Some(train), validation, ..Data::default() };
     let set = open(&Data { validation: None, ..data.clone() }, Split::Train, SEED)?;
     let seen = look(&data, &set)?;
@@ -134,14 +137,21 @@ fn name_of(root: &Path) -> String {
 }
 
 /// Where the training pictures lie, and those for validation where they have a folder.
-fn halves(root: &Path) -> (PathBuf, Option<Validation>) {
+///
+/// # Errors
+/// Whether there is one of these cannot be told.
+fn halves(root: &Path) -> io::Result<(PathBuf, Option<Validation>)> {
     let below = |names: &[&str]| {
-        let mut folders = names.iter().map(|name| root.join(name));
-        folders.find(|folder| folder.is_dir())
+        for folder in names.iter().map(|name| root.join(name)) {
+            if is_folder(&folder)? {
+                return Ok(Some(folder));
+            }
+        }
+        io::Result::Ok(None)
     };
-    match below(&TRAIN) {
-        Some(train) => (train, below(&VALIDATION).map(Validation::Place)),
-        None => (root.to_owned(), None),
+    match below(&TRAIN)? {
+        Some(train) => Ok((train, below(&VALIDATION)?.map(Validation::Place))),
+        None => Ok((root.to_owned(), None)),
     }
 }
 
@@ -221,8 +231,8 @@ fn written(output: &Path, text: &str) -> Result<Config, Refused> {
     let mut part = output.as_os_str().to_owned();
     part.push(format!(".part-{}", std::process::id()));
     let part = PathBuf::from(part);
-    std::fs::write(&part, text).map_err(failed)?;
-    let read = parse::load(&part, &[]).map_err(usage);
+    let written = std::fs::write(&part, text).map_err(failed);
+    let read = written.and_then(|()| parse::load(&part, &[]).map_err(usage));
     let moved = read.and_then(|config| {
         std::fs::rename(&part, output).map_err(failed)?;
         Ok(config)

@@ -2,7 +2,10 @@
 //! an absence, and to a person, for whom some errors go by themselves and others stay.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
+
+use crate::config::Shown;
 
 /// A link that leads to itself: the standard library has no stable name for it.
 const ELOOP: i32 = 40;
@@ -71,6 +74,20 @@ pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if Meaning::of(&error) == Meaning::Absent => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a folder has this name.
+///
+/// # Errors
+/// It cannot be told.
+pub fn is_folder(path: &Path) -> io::Result<bool> {
+    let found = if_there(insist(|| std::fs::metadata(path))).map_err(naming(path))?;
+    Ok(found.is_some_and(|found| found.is_dir()))
+}
+
+/// Adds the path to what the kernel said; keeps the kind, by which callers decide.
+pub fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 /// What to change, where starting again cannot help; `None` where it may.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 
+use super::refusal::naming;
+
 mod memory;
 
 pub use memory::{Fault, MemoryStorage, Operation};
@@ -105,11 +107,6 @@ pub fn names_another(path: &Path, before: (u64, u64)) -> bool {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         }
     }
-}
-
-/// Adds the path to what the kernel said; keeps the kind, by which callers decide.
-fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
-    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 /// The same for a file that was written beside.
