@@ -238,7 +238,7 @@ fn supervise(
     progress.finish();
     // A refusal leaves the folder as it was.
     if result.is_ok() {
-        metrics.write();
+        metrics.finish();
         let begun = job.run.path().join(EVENTS_FILE).exists();
         if let Some(error) =
             begun.then(|| super::report::write_beside(job.run.path()).err()).flatten()

@@ -72,7 +72,7 @@ pub fn supervise(
         job,
         scarce,
         lock,
-        record: Record::of(job, show),
+        record: Record::of(job, show)?,
         stops,
         restarting: false,
         nodes,

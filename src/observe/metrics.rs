@@ -124,7 +124,8 @@ impl Metrics {
     pub fn on(&mut self, event: &Event) {
         let now = Instant::now();
         let is_due = match event.kind {
-            Kind::RunStart { .. } | Kind::RunEnd { .. } => true,
+            Kind::RunEnd { .. } => return self.finish(),
+            Kind::RunStart { .. } => true,
             // Only where writing takes long.
             Kind::Evaluation { .. } => now + PAUSE >= self.next,
             Kind::Step { .. } => now >= self.next,
@@ -135,20 +136,22 @@ impl Metrics {
         }
     }
 
+    /// The last time: what fails now is told, whatever was told before.
+    pub fn finish(&mut self) {
+        self.warned = false;
+        self.write();
+    }
+
     /// Writes all that the log holds.
-    pub fn write(&mut self) {
+    fn write(&mut self) {
         let begun = Instant::now();
-        loop {
-            let events = self.tail.poll();
-            if events.is_empty() {
-                break;
-            }
-            events.iter().for_each(|event| self.rows.on(event));
-        }
-        let written = match &self.storage {
-            Ok(storage) => storage.replace(Path::new(METRICS_FILE), &self.rows.csv()),
+        let (tail, rows) = (&mut self.tail, &mut self.rows);
+        // A file that holds more than could be read stays.
+        let read = tail.read_on(|event| rows.on(&event));
+        let written = read.and_then(|()| match &self.storage {
+            Ok(storage) => storage.replace(Path::new(METRICS_FILE), &rows.csv()),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        };
+        });
         if let Err(error) = written
             && !std::mem::replace(&mut self.warned, true)
         {
@@ -261,6 +264,21 @@ mod tests {
         assert!(metrics.warned);
         std::fs::remove_dir(folder.path().join(METRICS_FILE)).unwrap();
         metrics.write();
+        assert_eq!(written(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_file_is_not_replaced_by_less_where_the_log_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let events = folder.path().join(EVENTS_FILE);
+        let mut log = EventLog::new(Arc::new(FileSystem::new(folder.path())));
+        log.append(&told(2, 2.0)).unwrap();
+        Metrics::new(folder.path()).finish();
+        std::fs::remove_file(&events).unwrap();
+        std::fs::create_dir(&events).unwrap();
+        let mut successor = Metrics::new(folder.path());
+        successor.finish();
+        assert!(successor.warned);
         assert_eq!(written(folder.path()).len(), 2);
     }
 

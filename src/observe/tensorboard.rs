@@ -24,9 +24,6 @@ use record::{Scalar, file_version, scalars, session_start};
 /// Below the run directory.
 pub const FOLDER: &str = "tensorboard";
 
-/// Polls of the event file when a run goes on: each takes up to 8 MiB.
-const POLLS_MAX: usize = 512;
-
 /// Writes one run's scalars.
 #[derive(Debug)]
 pub struct Tensorboard {
@@ -58,7 +55,10 @@ impl Tensorboard {
 
     /// Reads the log now: for one who gets events that stand in it already.
     pub fn after_the_past(mut self) -> Self {
-        self.known = Some(Known::of_the_past(&self.run_dir));
+        match Known::of_the_past(&self.run_dir) {
+            Ok(known) => self.known = Some(known),
+            Err(error) => self.give_up(&error),
+        }
         self
     }
 
@@ -67,18 +67,26 @@ impl Tensorboard {
         if self.failed {
             return;
         }
-        let run_dir = &self.run_dir;
-        let known = self.known.get_or_insert_with(|| Known::of_the_past(run_dir));
-        let scalars = known.scalars(event);
+        if self.known.is_none() {
+            match Known::of_the_past(&self.run_dir) {
+                Ok(known) => self.known = Some(known),
+                Err(error) => return self.give_up(&error),
+            }
+        }
+        let scalars = self.known.as_mut().map(|known| known.scalars(event)).unwrap_or_default();
         if scalars.is_empty() {
             return;
         }
         if let Err(error) = self.write(event, &scalars) {
-            self.failed = true;
-            let folder = self.run_dir.join(FOLDER);
-            let folder = folder.shown();
-            tracing::warn!("{folder}: {error}; the run goes on without TensorBoard's files");
+            self.give_up(&error);
         }
+    }
+
+    fn give_up(&mut self, error: &io::Error) {
+        self.failed = true;
+        let folder = self.run_dir.join(FOLDER);
+        let folder = folder.shown();
+        tracing::warn!("{folder}: {error}; the run goes on without TensorBoard's files");
     }
 
     fn write(&mut self, event: &Event, values: &[Scalar]) -> io::Result<()> {
@@ -117,19 +125,12 @@ fn create(folder: &Path) -> io::Result<File> {
 }
 
 impl Known {
-    fn of_the_past(run_dir: &Path) -> Self {
+    fn of_the_past(run_dir: &Path) -> io::Result<Self> {
         let mut known = Self::default();
-        let mut tail = EventTail::new(run_dir.join(EVENTS_FILE));
-        for _ in 0..POLLS_MAX {
-            let events = tail.poll();
-            if events.is_empty() {
-                break;
-            }
-            for event in &events {
-                known.scalars(event);
-            }
-        }
-        known
+        EventTail::new(run_dir.join(EVENTS_FILE)).read_on(|event| {
+            known.scalars(&event);
+        })?;
+        Ok(known)
     }
 
     /// Shares of misses, where there is a cache.

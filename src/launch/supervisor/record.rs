@@ -1,6 +1,7 @@
 //! The run's record as its supervisor keeps it: it follows what the ranks write, and adds what only
 //! the supervisor knows, for people and, while no rank writes it, in the event log.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub(super) struct Record<'a> {
     pub(super) job: &'a Job,
     show: &'a mut dyn FnMut(&Event),
     tail: EventTail,
+    /// It was told that the events cannot be read.
+    unread: bool,
     events: EventWriter,
     /// How far the run has come.
     pub(super) history: History,
@@ -48,11 +51,15 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Reads what earlier launches of this run wrote, without showing it again.
-    pub(super) fn of(job: &'a Job, show: &'a mut dyn FnMut(&Event)) -> Self {
+    ///
+    /// # Errors
+    /// It cannot be read now: nobody knows how long the run has gone on.
+    pub(super) fn of(job: &'a Job, show: &'a mut dyn FnMut(&Event)) -> Result<Self, LaunchError> {
         let mut record = Self {
             job,
             show,
             tail: EventTail::new(job.run.join(EVENTS_FILE)),
+            unread: false,
             events: EventWriter::new(Arc::new(job.run.storage().clone())),
             history: History::default(),
             spreading: Spreading::new(job.config.recovery.regrow),
@@ -63,30 +70,31 @@ impl<'a> Record<'a> {
             first_end: None,
             notices: Notices::default(),
         };
-        record.read_the_past();
+        record.read_the_past().map_err(io_error("reading the run's events"))?;
         record.history.launch_begins();
         // Restarts within this launch count as time of the run; the pause before it does not.
         record.origin -= record.last.as_ref().map_or(0.0, |last| last.seconds);
-        record
+        Ok(record)
     }
 
-    fn read_the_past(&mut self) {
-        loop {
-            let events = self.tail.poll();
-            if events.is_empty() {
-                return;
-            }
-            for event in events {
-                self.history.on(&event);
-                self.last = Some(event);
-            }
-        }
+    fn read_the_past(&mut self) -> io::Result<()> {
+        let Self { tail, history, last, .. } = self;
+        tail.read_on(|event| {
+            history.on(&event);
+            *last = Some(event);
+        })
     }
 
     /// Takes what the ranks wrote since; says whether it shows that the world goes on.
     pub(super) fn follow(&mut self) -> bool {
         let mut alive = false;
-        for event in self.tail.poll() {
+        let events = self.tail.try_poll().unwrap_or_else(|error| {
+            if !std::mem::replace(&mut self.unread, true) {
+                self.warn(&format!("{error}; what ranks write is shown when it can be read"));
+            }
+            Vec::new()
+        });
+        for event in events {
             alive |= self.history.on(&event);
             self.spreading.on(&event);
             (self.show)(&event);

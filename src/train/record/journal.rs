@@ -314,7 +314,7 @@ impl Journal {
         if !self.events.is_settled() {
             let written = self.events.settle();
             self.warn_once(written, EVENTS);
-            self.metrics.iter_mut().for_each(Metrics::write);
+            self.metrics.iter_mut().for_each(Metrics::finish);
         }
         if let Some(progress) = &mut self.progress {
             progress.finish();
