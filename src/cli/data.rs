@@ -14,6 +14,7 @@ use crate::data::painting::synth::{self, SynthOptions};
 use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::observe::console::print_line;
+use crate::observe::refusal::is_folder;
 use crate::observe::spans::amount;
 
 use super::arguments::{Form, fail, form, print_json};
@@ -100,7 +101,9 @@ fn synthesise(options: &SynthOptions) -> Result<ExitCode, DataError> {
 }
 
 fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
-    if args.train.extension().is_some_and(|ending| ending == "toml") && args.train.is_file() {
+    let named = args.train.extension().is_some_and(|ending| ending == "toml");
+    let unknown = |error: std::io::Error| DataError::Store(error.to_string());
+    if named && !is_folder(&args.train).map_err(unknown)? {
         if args.validation.is_some() {
             let reason = "--validation: the configuration names it; -s data.validation=... does";
             return Ok(fail(2, reason));

@@ -12,6 +12,7 @@ use crate::lab::report::read::read_result;
 use crate::launch::ending::verdict::may_restart;
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::observe::console::print_line;
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::RANKS_REQUEST;
@@ -56,7 +57,8 @@ type Refusal = (u8, String);
 
 fn ask(args: &Args) -> Result<String, Refusal> {
     let run = &args.run;
-    let world = World::read(run).map_err(|_| {
+    let world = if_there(insist(|| World::read(run))).map_err(|error| (1, error.to_string()))?;
+    let world = world.ok_or_else(|| {
         (2, format!("{} holds no world.json: no run has formed its world there", run.shown()))
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;

@@ -15,7 +15,7 @@ use crate::lab::report::groups::{Keys, configuration, differences};
 use crate::lab::report::summary::{RunSummary, summarise};
 use crate::lab::report::{NONE, Run, Study, Table, tables};
 use crate::observe::event::{RESTART, name_of};
-use crate::observe::refusal::if_there;
+use crate::observe::refusal::{if_there, naming};
 use crate::observe::spans::{amount, clock};
 
 /// One run of a list.
@@ -98,9 +98,10 @@ fn seconds_since(time: f64) -> f64 {
 pub fn bytes_of(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     // Whatever lies in a run that goes on may be gone meanwhile.
-    for entry in if_there(std::fs::read_dir(folder))?.into_iter().flatten() {
-        let entry = entry?;
-        bytes += match if_there(entry.metadata())? {
+    let entries = if_there(std::fs::read_dir(folder)).map_err(naming(folder))?;
+    for entry in entries.into_iter().flatten() {
+        let entry = entry.map_err(naming(folder))?;
+        bytes += match if_there(entry.metadata()).map_err(naming(&entry.path()))? {
             Some(found) if found.is_dir() => bytes_of(&entry.path())?,
             Some(found) => found.len(),
             None => 0,

@@ -22,7 +22,9 @@ pub fn explained(error: io::Error) -> io::Error {
     let why = match (free, limit) {
         (Some(_), _) => "its control group allows no more processes (pids.max)".to_owned(),
         (None, Some(limit)) => format!("the limit on processes (ulimit -u) is {limit}"),
-        (None, None) => return error,
+        (None, None) => "a limit of this machine or of a group above is reached (pids.max, \
+                         kernel.threads-max, kernel.pid_max)"
+            .to_owned(),
     };
     io::Error::new(error.kind(), format!("cannot start a thread or process: {why}; raise it"))
 }
@@ -53,6 +55,7 @@ mod tests {
         let limited = process::user_id() != 0 && grants::limit(Resource::Processes).is_some();
         // EAGAIN.
         assert_eq!(error(11).contains("ulimit -u"), limited);
+        assert!(error(11).contains("cannot start a thread") && error(11).contains("raise it"));
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn a_limit_on_processes_is_named() {
     let output = stranger.tries(&line);
     std::fs::remove_dir_all(&folder).unwrap();
     let said = said(&output);
-    assert_eq!(output.status.code(), Some(70), "{said}");
+    assert_eq!(output.status.code(), Some(75), "{said}");
     assert!(said.contains("the limit on processes (ulimit -u) is 1; raise it"), "{said}");
 }
 

@@ -6,14 +6,14 @@ use std::path::Path;
 use super::Run;
 use crate::config::{Config, ExchangeKind, Shown, identity};
 use crate::observe::log::{self, EVENTS_FILE};
-use crate::observe::refusal::if_there;
+use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::{ledger, result::RunResult};
 
 /// Reads what the run directory holds. The events must be there; the rest may be missing (a run
 /// that is under way, an older version). Without `arm` the run's own name is used.
 pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
     let events = log::read_events(&folder.join(EVENTS_FILE))?;
-    let config = if_there(std::fs::read_to_string(folder.join("config.toml")))?.unwrap_or_default();
+    let config = text_of(&folder.join("config.toml"))?.unwrap_or_default();
     let parsed: Option<Config> = toml::from_str(&config).ok();
     let named = parsed.as_ref().map(|config| config.run.name.clone());
     Ok(Run {
@@ -34,10 +34,15 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
     })
 }
 
+/// A file's text; `None` where there is none.
+fn text_of(path: &Path) -> io::Result<Option<String>> {
+    if_there(insist(|| std::fs::read_to_string(path))).map_err(naming(path))
+}
+
 /// `RUN/result.json`; `None` while there is none.
 pub fn read_result(folder: &Path) -> io::Result<Option<RunResult>> {
     let path = folder.join("result.json");
-    let Some(text) = if_there(std::fs::read_to_string(&path))? else { return Ok(None) };
+    let Some(text) = text_of(&path)? else { return Ok(None) };
     let invalid =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.shown()));
     serde_json::from_str(&text).map(Some).map_err(invalid)

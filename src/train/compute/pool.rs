@@ -46,7 +46,7 @@ impl Pool {
         let start = |name: String, work: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name).spawn(work);
             let reason = "cannot start a worker thread: lower train.workers";
-            let refuse = |error| TrainError::Internal(format!("{reason}: {}", explained(error)));
+            let refuse = |error| TrainError::JobLost(format!("{reason}: {}", explained(error)));
             thread.map_err(refuse)
         };
         let worker = |index| {

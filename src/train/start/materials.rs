@@ -366,7 +366,7 @@ impl<'scope> Preparation<'scope> {
             Ok(thread) => thread.join().ok(),
             Err(error) => {
                 let error = explained(error);
-                Some(Err(TrainError::Internal(format!("nothing can be prepared: {error}"))))
+                Some(Err(TrainError::JobLost(format!("nothing can be prepared: {error}"))))
             }
         };
         let made = self.made.take().map(|made| *made);
