@@ -368,7 +368,7 @@ mod tests {
             // A folder is there, and no file that could be read.
             std::fs::remove_file(folder.path().join(unreadable)).unwrap();
             std::fs::create_dir(folder.path().join(unreadable)).unwrap();
-            let error = inspect(folder.path()).err().expect("nobody knows how it stands");
+            let error = inspect(folder.path()).expect_err("nobody knows how it stands");
             assert!(error.contains(unreadable), "{error}");
         }
     }
