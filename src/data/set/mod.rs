@@ -1,11 +1,13 @@
 //! A data set as its users hold it: what its samples are, and what brings their bytes.
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::cluster::recovery::set::{Listed, SetIdentity};
-use crate::config::seed;
+use crate::config::{Shown, seed};
 use crate::observe::refusal::Meaning;
 
 use super::source::{Source, Wanted};
@@ -28,16 +30,29 @@ pub fn identity(train: &dyn Source, validation: Option<&dyn Source>) -> SetIdent
     SetIdentity { train: listed(train), validation: validation.map(listed).unwrap_or_default() }
 }
 
-/// What is to be said of two sets that are one, by their names, sizes and labels.
-pub fn remark(set: &SetIdentity) -> Option<String> {
-    let is_one = set.train == set.validation && set.train.samples > 0;
-    is_one.then(|| {
-        let samples = set.train.samples;
-        format!(
-            "data.validation has the samples of data.train ({samples}): its errors are of what was \
-             learned, and say nothing about other pictures"
-        )
-    })
+/// What is to be said of two sets that are one, by their names, sizes and labels, or that share
+/// files of many samples.
+pub fn remark(train: &dyn Source, validation: Option<&dyn Source>) -> Option<String> {
+    let set = identity(train, validation);
+    let shared = if set.train == set.validation && set.train.samples > 0 {
+        format!("the samples of data.train ({})", set.train.samples)
+    } else {
+        let known: HashSet<PathBuf> = train.files().into_iter().map(whole).collect();
+        let measured = validation.map(Source::files).unwrap_or_default();
+        let both: Vec<_> =
+            measured.into_iter().filter(|file| known.contains(&whole(file))).collect();
+        let first = both.first()?.shown();
+        format!("{} of the files of data.train ({first})", both.len())
+    };
+    Some(format!(
+        "data.validation has {shared}: its errors are of what was learned, and say nothing about \
+         other pictures"
+    ))
+}
+
+/// A file by a path without links, as far as it can be told.
+fn whole(file: &Path) -> PathBuf {
+    file.canonicalize().unwrap_or_else(|_| file.to_owned())
 }
 
 fn listed(set: &dyn Source) -> Listed {

@@ -63,6 +63,10 @@ pub trait Source: Send + Sync {
     fn is_rewritten(&self, _id: u64, _store: &dyn Store) -> bool {
         false
     }
+    /// Files that hold many samples each; none where every sample is a file, or is drawn.
+    fn files(&self) -> Vec<&Path> {
+        Vec::new()
+    }
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;
     /// Appends the sample's name within the set, which is the same wherever the set lies and

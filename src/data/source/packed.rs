@@ -169,6 +169,10 @@ impl Packed {
 }
 
 impl Source for Packed {
+    fn files(&self) -> Vec<&Path> {
+        self.parts.iter().map(|part| &*part.path).collect()
+    }
+
     fn len(&self) -> u64 {
         self.labels.len() as u64
     }

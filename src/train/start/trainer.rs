@@ -274,7 +274,9 @@ pub(in crate::train) fn announce(
     let news = keep_sets(around, plan.set, &sets);
     // Sets and device are the same as long as the run goes on: once is enough.
     let of_sets = sets.iter().flat_map(|set| set.remarks()).cloned();
-    let remarks = of_sets.chain(set::remark(&plan.set)).chain(of_weights);
+    let of_both =
+        sets.first().and_then(|train| set::remark(&**train, sets.get(1).map(|set| &**set)));
+    let remarks = of_sets.chain(of_both).chain(of_weights);
     let remarks = remarks.filter(|_| from == From::Scratch);
     for kind in remarks.map(|message| Kind::Warning { message }).chain(news) {
         record.event(rank, kind);

@@ -1,5 +1,6 @@
 //! Samples that are others than those that were listed, and sets that are one.
 
+use kintsugi::config::Validation;
 use kintsugi::data::set;
 
 use super::*;
@@ -16,7 +17,7 @@ fn a_validation_set_that_is_the_training_set_is_remarked_wherever_it_lies() {
     let listed = |data: &Data| {
         let [train, measured] =
             [Split::Train, Split::Validation].map(|split| open(data, split, 1).expect("opens"));
-        set::remark(&set::identity(&*train.source, Some(&*measured.source)))
+        set::remark(&*train.source, Some(&*measured.source))
     };
     let beside = |validation: &Path| Data {
         validation: Some(validation.to_owned().into()),
@@ -31,7 +32,7 @@ fn a_validation_set_that_is_the_training_set_is_remarked_wherever_it_lies() {
     let made = Data { synthetic_classes: 4, ..made };
     assert_eq!(listed(&made), None, "four samples of each");
     let alone = open(&folder(&train), Split::Train, 1).expect("opens");
-    assert_eq!(set::remark(&set::identity(&*alone.source, None)), None);
+    assert_eq!(set::remark(&*alone.source, None), None);
 }
 
 #[test]
@@ -66,4 +67,33 @@ fn a_picture_that_was_cut_since_it_was_listed_is_bad_and_another_one() {
     let other = Evaluation::new(set, &options(0, 0), 0).batch(0, 20).expect("skips");
     assert_eq!(found(&other), (20, 5, 2));
     assert_ne!(other.contents, batch.contents, "bad ones count with their bytes");
+}
+
+#[test]
+fn what_is_measured_and_trained_on_is_said_of_files_that_two_sets_share() {
+    let root = tempfile::tempdir().expect("a folder");
+    // Two pictures of CIFAR-10 in one file, another in the other: a label and 3 x 32 x 32 levels.
+    let picture = |label: u8| [&[label][..], &[label; 3 * 32 * 32]].concat();
+    fs::write(root.path().join("a.bin"), [picture(0), picture(1)].concat()).expect("written");
+    fs::write(root.path().join("b.bin"), picture(2)).expect("written");
+    std::os::unix::fs::symlink("b.bin", root.path().join("c.bin")).expect("a link");
+    let said = |train: &str, validation: &str| {
+        let place = |name: &str| root.path().join(name);
+        let data = Data {
+            format: DataFormat::Cifar10,
+            train: Some(place(train)),
+            validation: Some(Validation::Place(place(validation))),
+            ..Data::default()
+        };
+        let [train, validation] =
+            [Split::Train, Split::Validation].map(|split| open(&data, split, 1).expect("opens"));
+        set::remark(&*train.source, Some(&*validation.source))
+    };
+    assert_eq!(said("a.bin", "b.bin"), None);
+    for (train, validation) in [("", "b.bin"), ("", "c.bin")] {
+        let said = said(train, validation).expect("all files are trained on");
+        assert!(said.starts_with("data.validation has 1 of the files of data.train ("), "{said}");
+    }
+    let said = said("a.bin", "a.bin").expect("they are one");
+    assert!(said.starts_with("data.validation has the samples of data.train (2)"), "{said}");
 }

@@ -2,6 +2,7 @@
 //! number. Samples come in the order of the shards, in each in its own order. Each shard has an
 //! index, so that a sample is read by its offset and a shard is listed only once.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -62,6 +63,13 @@ pub struct Tar {
     remarks: Vec<String>,
 }
 
+/// What is to be said of shards that are listed more than once.
+fn twice(key: &str, shards: &[&Path]) -> Option<String> {
+    let mut known = HashSet::new();
+    let again = shards.iter().find(|shard| !known.insert(**shard))?.shown();
+    Some(format!("{key}: {again} is named more than once, and its samples count as often"))
+}
+
 impl Tar {
     /// Lists the shards that `path` means; nothing is decoded. `key` is the configuration key that
     /// named it, `classes` how many there are, where that is known. An index that cannot lie
@@ -108,6 +116,7 @@ impl Tar {
             return Err(refuse(format!("{} holds no sample{left}", path.shown())));
         }
         set.remarks.extend(remarks(key, &stale, unsaved.as_deref()));
+        set.remarks.extend(twice(key, &set.files()));
         set.count_classes(key, classes).map_err(refuse)?;
         set.fingerprint = set.hash();
         Ok(set)
@@ -204,6 +213,10 @@ fn remarks(key: &str, stale: &[PathBuf], unsaved: Option<&str>) -> Vec<String> {
 }
 
 impl Source for Tar {
+    fn files(&self) -> Vec<&Path> {
+        self.shards.iter().map(|shard| &*shard.path).collect()
+    }
+
     fn len(&self) -> u64 {
         self.entries.len() as u64
     }
