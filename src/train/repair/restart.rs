@@ -37,7 +37,7 @@ struct Held {
     /// Its slots outlive it.
     in_file: bool,
     /// Where it met resident state that cannot be read now: the newest step on record, which
-    /// nothing else may hold. Else 0, as where a checkpoint holds it.
+    /// nothing else may hold. Else 0.
     needed: u64,
 }
 
@@ -112,8 +112,7 @@ pub fn from_resident(
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let kept = past.checkpoint.map_or(0, |(_, step)| step);
-    let needed = if rest.unread.is_some() && kept < recorded { recorded } else { 0 };
+    let needed = if rest.unread.is_some() { recorded } else { 0 };
     let held = Held { keys: own.offered.clone(), in_file, needed };
     let words = comm.all_gather_u64(&held.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
