@@ -150,7 +150,7 @@ impl Attempts for Supervisor<'_> {
     }
 
     fn raise(&mut self) -> Result<u32, LaunchError> {
-        self.record.attempt = self.lock.raise()?;
+        self.record.begin(self.lock.raise()?);
         Ok(self.record.attempt)
     }
 

@@ -129,10 +129,19 @@ pub fn suit_resident_dir(
     if chosen == Chosen::ByUser || !emptied || recovery.resident == Resident::Off {
         return Ok(None);
     }
-    let newest = |folder: &str| Folder::new(Path::new(folder), run_id).newest();
-    let (there, elsewhere) = (newest(EMPTIED)?, newest(KEPT)?);
+    let [there, elsewhere] = [EMPTIED, KEPT].map(|folder| Folder::new(Path::new(folder), run_id));
     let suits = machine.at_logout == AtLogout::Emptied && machine.tmp_shared_by.is_none();
-    if elsewhere > there || (suits && there.is_none()) {
+    // What lies in one of them alone is there, whether it can be read now or not.
+    let moves = match [&there, &elsewhere].map(holds_some) {
+        [Ok(true), Ok(false)] => suits && matches!(there.newest(), Ok(None)),
+        [Ok(false), Ok(true)] => true,
+        [Ok(false), Ok(false)] => suits,
+        _ => {
+            let newest = there.newest()?;
+            elsewhere.newest()? > newest || (suits && newest.is_none())
+        }
+    };
+    if moves {
         recovery.resident_dir = KEPT.into();
     }
     let told = (machine.at_logout == AtLogout::Emptied).then(|| {
@@ -149,6 +158,11 @@ pub fn suit_resident_dir(
         )
     });
     Ok(told)
+}
+
+/// Whether files of a run lie in a folder.
+fn holds_some(folder: &Folder) -> io::Result<bool> {
+    Ok(!folder.files()?.is_empty())
 }
 
 /// Where resident state may lie that is looked for in `folder`: what nobody placed may lie in the

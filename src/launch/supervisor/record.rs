@@ -113,6 +113,14 @@ impl<'a> Record<'a> {
         self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt))
     }
 
+    /// An attempt begins, whose ranks write behind what is ours.
+    pub(super) fn begin(&mut self, attempt: u32) {
+        if let Err(error) = self.events.settle() {
+            tracing::warn!("events.jsonl: {error}");
+        }
+        self.attempt = attempt;
+    }
+
     /// The event log is ours between two attempts.
     pub(super) fn record(&mut self, kind: Kind) {
         let event = self.own_event(kind);

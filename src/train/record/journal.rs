@@ -289,16 +289,32 @@ impl Journal {
         self.settle(tail);
     }
 
-    /// Writes what could not be written before, if it can be now. False when lines still lack.
-    pub fn settle(&mut self, tail: &[Committed]) -> bool {
-        let written = self.events.settle();
-        self.warn_once(written, EVENTS);
+    /// Writes events that wait, if it can be done now. Every rank may have some.
+    pub fn settle_events(&mut self) {
+        if !self.events.is_settled() {
+            let written = self.events.settle();
+            self.warn_once(written, EVENTS);
+        }
+    }
+
+    /// Writes what could not be written before, if it can be now.
+    pub fn settle(&mut self, tail: &[Committed]) {
+        self.settle_events();
         if self.behind {
             let caught_up = self.catch_up(tail);
             self.behind = caught_up.is_err();
             self.warn_once(caught_up, LEDGER);
         }
-        !self.behind && self.events.is_settled()
+    }
+
+    /// Whether no line of the ledger lacks.
+    pub fn has_ledger(&self) -> bool {
+        !self.behind
+    }
+
+    /// Whether nothing lacks.
+    pub fn is_settled(&self) -> bool {
+        self.has_ledger() && self.events.is_settled()
     }
 
     /// Rewrites `world.json`. It serves whoever looks at a run, and a restart from resident state,
@@ -312,8 +328,7 @@ impl Journal {
     /// The last lines of progress, and of the record.
     pub fn finish(&mut self) {
         if !self.events.is_settled() {
-            let written = self.events.settle();
-            self.warn_once(written, EVENTS);
+            self.settle_events();
             self.metrics.iter_mut().for_each(Metrics::finish);
         }
         if let Some(progress) = &mut self.progress {
@@ -411,7 +426,8 @@ mod tests {
         }));
         let mut journal = journal(&storage);
         journal.event(Moment::default(), Kind::Epoch { epoch: 7 });
-        assert!(!journal.settle(&[]));
+        journal.settle(&[]);
+        assert!(journal.has_ledger() && !journal.is_settled());
         ill.store(false, Ordering::Relaxed);
         journal.finish();
         let events = journal.recent_events();

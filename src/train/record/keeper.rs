@@ -338,22 +338,24 @@ impl Keeper {
             self.last_checkpoint(rank, journal);
         }
         let status = self.ended(status, position.step);
-        self.complete_ledger(position, journal);
+        self.complete(position, journal, Journal::has_ledger);
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
         let reason = why::reason(why, status, position, &saved);
         let state_sha256 = Some(self.digest(&rank.state));
         self.write_result(rank, journal, status, (why, &reason), &state_sha256)?;
         // A disk that has room again only now.
-        self.complete_ledger(position, journal);
+        self.complete(position, journal, Journal::is_settled);
         let name = name_of(&status);
         journal.event(rank.place(), Kind::RunEnd { status: name, reason, state_sha256 });
         Ok(status)
     }
 
     /// Tried again for as long as the result is: who audits a completed run expects all its steps.
-    fn complete_ledger(&self, position: &Position, journal: &mut Journal) {
+    /// The result waits for no event.
+    fn complete(&self, position: &Position, journal: &mut Journal, is_done: fn(&Journal) -> bool) {
         for _ in 0..RESULT_TRIES {
-            if journal.settle(&position.ledger_tail) {
+            journal.settle(&position.ledger_tail);
+            if is_done(journal) {
                 return;
             }
             self.means.clock.sleep(RESULT_PAUSE);

@@ -116,6 +116,8 @@ impl Record {
     /// What every rank tells of a committed step.
     pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>, loader: &Loader) {
         let bound = loader.supply().miss_bound(rank.world.nodes());
+        // Of whom nothing is heard for long, an event would come behind the run's end.
+        self.journal.settle_events();
         if self.repairs.survived() && rank.reports() && !rank.is_writer() {
             self.steps.write_for_newcomer(rank, &mut self.journal, bound);
         }

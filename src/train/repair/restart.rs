@@ -9,7 +9,7 @@ use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::resident::choice::{Holder, Majority, Past, judge, keys_in_order};
-use crate::cluster::resident::folder::{look_at, member_of, naming};
+use crate::cluster::resident::folder::{is_unknown, look_at, member_of, naming};
 use crate::cluster::resident::{Key, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
 use crate::config::{Interval, Shown};
@@ -112,7 +112,8 @@ pub fn from_resident(
         let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let needed = if rest.unread.is_some() { recorded } else { 0 };
+    // A record that could not be written ends too early, or never began.
+    let needed = if rest.unread.is_some() { recorded.max(1) } else { 0 };
     let held = Held { keys: own.offered.clone(), in_file, needed };
     let words = comm.all_gather_u64(&held.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
@@ -123,7 +124,7 @@ pub fn from_resident(
     let search = search(comm, repairing.state, &keys, &own)?;
     let found = search.alike.as_ref().or(search.most.as_ref());
     if found.map_or(0, |found| found.key.step) < needed {
-        return Err(not_without(rest.unread, needed));
+        return Err(not_without(rest.unread));
     }
     // From here on neighbours find the file under this member's name. One of an earlier attempt
     // that had it is gone then.
@@ -288,11 +289,12 @@ pub fn unread(error: impl std::fmt::Display) -> TrainError {
 }
 
 /// Nothing is gone back to for a file that a later look may read.
-fn not_without(error: Option<io::Error>, recorded: u64) -> TrainError {
+fn not_without(error: Option<io::Error>) -> TrainError {
     let error = error.map_or_else(|| "another rank met it".into(), |error| error.to_string());
     TrainError::JobLost(format!(
-        "resident state cannot be read now ({error}), and no other holds step {recorded}, the \
-         newest on record: start again when it can be read, or remove it to go on from less"
+        "resident state cannot be read now ({error}), and no other is known to hold the newest \
+         step: start again when it can be read, or go on from the checkpoint, without what the \
+         slot file holds, with -s recovery.resident=off"
     ))
 }
 
@@ -332,7 +334,9 @@ fn take_rest(slots: &mut Slots, slot_files: &SlotFiles, past: &Past) -> Rest {
     let mut rest = Rest::default();
     let free: Vec<io::Result<SlotFile>> = slot_files.free(slots).collect();
     for file in free {
-        if let Err(error) = file.and_then(|file| take_better(slots, file, past, &mut rest.files)) {
+        let taken = file.and_then(|file| take_better(slots, file, past, &mut rest.files));
+        // One that is gone meanwhile holds nothing.
+        if let Some(error) = taken.err().filter(is_unknown) {
             rest.unread.get_or_insert(error);
         }
     }

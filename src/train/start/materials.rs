@@ -298,7 +298,11 @@ fn place_slots(around: &Surroundings, mut prepared: Prepared) -> Result<Prepared
     let slot_files = SlotFiles::of(recovery, &arguments.run_dir, storage.as_ref(), &prepared.facts);
     prepared.slot_files = match slot_files {
         Ok(slot_files) => slot_files,
-        Err(Nameless::Unread(error)) if starts => return Err(unread(error)),
+        Err(Nameless::Unread(error)) if starts => {
+            return Err(unread(format!(
+                "{error}; -s recovery.resident=off goes on from the checkpoint"
+            )));
+        }
         Err(reason) => {
             tracing::warn!("{reason}");
             None

@@ -56,7 +56,7 @@ impl SlotFiles {
             return Ok(None);
         }
         let identity = Identity {
-            run: instance(storage)?,
+            run: instance(storage).map_err(|why| why.known(&folder))?,
             config_fingerprint: facts.config_fingerprint,
             data_fingerprint: facts.data_fingerprint,
             ..Identity::default()
@@ -195,7 +195,7 @@ impl SlotFiles {
 
 /// It is looked at again once every rank has a file (`restart`).
 fn say_unread(error: &io::Error) {
-    tracing::warn!("resident state cannot be used now: {error}; it stays");
+    tracing::warn!("resident state cannot be used now: {error}");
 }
 
 /// `run_dir` is absolute.
@@ -210,6 +210,18 @@ pub enum Nameless {
     Off(String),
     /// Its number cannot be read now: what an earlier attempt left is still its own.
     Unread(String),
+}
+
+impl Nameless {
+    /// Where there is no slot file at all, none has to be told from others.
+    fn known(self, folder: &Folder) -> Self {
+        match self {
+            Self::Unread(why) if folder.files().is_ok_and(|files| files.is_empty()) => {
+                Self::Off(why)
+            }
+            other => other,
+        }
+    }
 }
 
 impl std::fmt::Display for Nameless {
