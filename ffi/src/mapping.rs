@@ -79,7 +79,7 @@ pub struct Memory {
 }
 
 /// The pages of a memory, whoever has its pieces now.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Presence(Arc<Pages>);
 
 impl Presence {

@@ -56,8 +56,8 @@ impl Landing {
         }
         let bytes = self.staging.bytes();
         let start = self.staging.part("Landing::wait", 0..bytes)?;
-        // SAFETY: so many bytes that are mapped while the context lives, which this holds. The
-        // device has written the last time: another copy to here needs `&mut self`.
+        // SAFETY: so many bytes that are mapped while this lives. The device has written the last
+        // time: another copy to here needs `&mut self`.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
     }
 

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::crew::{Crew, Turn};
 use super::result::{Error, refused};
 use super::sys::driver as sys;
-use crate::mapping::Memory;
+use crate::mapping::{Memory, Presence};
 
 /// Memory of the device; freed when dropped. Aligned to 256 bytes at least. What is in it at first
 /// is whatever was.
@@ -86,20 +86,16 @@ impl Drop for Buffer {
     }
 }
 
-/// Pinned memory of the host, zeros at first, through which copies go that nobody waits for. It
-/// ends with the context, as the last of them does.
+/// Memory of the host, zeros at first, through which copies go that nobody waits for: it is pinned
+/// (locked in memory), so that the device reads and writes it without a detour.
 ///
 /// The host never has a reference into it, since the device may write at any time: bytes are copied
 /// in and out, and whoever does so while a copy is under way gets some old and some new ones.
 pub struct Staging {
-    /// Owns the pages.
     context: Arc<Context>,
-    start: NonNull<u8>,
+    pages: Presence,
     bytes: usize,
 }
-
-// SAFETY: the pages are the process's, not a thread's; one thread at a time has this handle.
-unsafe impl Send for Staging {}
 
 impl Staging {
     /// So many bytes.
@@ -111,10 +107,14 @@ impl Staging {
             Ok(memory) => memory,
             Err(error) => return refused("mmap", error.to_string()),
         };
-        let pages = memory.presence();
-        let start = pages.span().0;
-        context.pin(pages)?;
-        Ok(Self { context: Arc::clone(context), start, bytes })
+        let (sys, pages) = (context.enter()?, memory.presence());
+        let (start, whole) = pages.span();
+        // SAFETY: the pages are mapped until they are unregistered in `drop`, or for ever.
+        let status = unsafe {
+            (sys.cuMemHostRegister_v2)(start.as_ptr().cast(), whole, sys::HOST_REGISTER_PORTABLE)
+        };
+        context.check("cuMemHostRegister", status)?;
+        Ok(Self { context: Arc::clone(context), pages, bytes })
     }
 
     /// How many.
@@ -128,8 +128,8 @@ impl Staging {
     /// `Refused` where they do not fit.
     pub fn put(&mut self, at: usize, from: &[u8]) -> Result<(), Error> {
         let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
-        // SAFETY: the part lies within pages that are mapped while the context lives, which this
-        // handle holds; nobody has a reference into them, so `from` lies elsewhere.
+        // SAFETY: the part lies within pages that are mapped while this lives; nobody has a
+        // reference into them, so `from` lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
         Ok(())
     }
@@ -167,10 +167,23 @@ impl Staging {
             return refused(call, reason);
         }
         // SAFETY: the part lies within.
-        Ok(unsafe { self.start.add(part.start) })
+        Ok(unsafe { self.pages.span().0.add(part.start) })
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+}
+
+impl Drop for Staging {
+    /// Waits for the device, which may still write into the pages. If it cannot, these stay mapped:
+    /// such a process ends anyway.
+    fn drop(&mut self) {
+        if self.context.synchronize().is_err() {
+            return std::mem::forget(self.pages.clone());
+        }
+        let start = self.pages.span().0.as_ptr().cast();
+        // SAFETY: registered by `new`, and the device works on nothing any more.
+        unsafe { (self.context.driver().sys().cuMemHostUnregister)(start) };
     }
 }
