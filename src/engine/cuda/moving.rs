@@ -19,9 +19,7 @@ pub struct Moving {
     context: Arc<Context>,
     /// Out first.
     streams: [Stream; 2],
-    /// One behind the other: pinned memory stays as long as the context does, so that it grows by
-    /// what is missing.
-    pieces: Vec<Staging>,
+    far: Option<Staging>,
     /// What was computed when a copy was begun.
     computed: Event,
     /// When a copy of a way and place has ended.
@@ -36,22 +34,23 @@ impl Moving {
     pub fn new(context: &Arc<Context>) -> Result<Self, EngineError> {
         let streams = [Stream::new(context)?, Stream::new(context)?];
         let computed = Event::new(context, Timing::Off)?;
-        let (context, pieces, ended) = (Arc::clone(context), Vec::new(), BTreeMap::new());
-        Ok(Self { context, streams, pieces, computed, ended })
+        let (context, ended) = (Arc::clone(context), BTreeMap::new());
+        Ok(Self { context, streams, far: None, computed, ended })
     }
 
     fn bytes(&self) -> usize {
-        self.pieces.iter().map(Staging::bytes).sum()
+        self.far.as_ref().map_or(0, Staging::bytes)
     }
 
-    /// Room in the far tier for a script.
+    /// Room in the far tier for a script. Nothing in it is needed between micro-batches.
     ///
     /// # Errors
     /// The host has none, or its driver's: a limit of locked memory.
     pub fn reserve(&mut self, far_bytes: usize) -> Result<(), EngineError> {
-        let missing = far_bytes.saturating_sub(self.bytes());
-        if missing > 0 {
-            self.pieces.push(Staging::new(&self.context, missing)?);
+        if self.bytes() < far_bytes {
+            // The old one goes first: there may be no room for both.
+            self.far = None;
+            self.far = Some(Staging::new(&self.context, far_bytes)?);
         }
         Ok(())
     }
@@ -71,7 +70,8 @@ impl Moving {
         let stream = &self.streams[way as usize];
         compute.record(&self.computed)?;
         stream.wait(&self.computed)?;
-        copy(way, stream, &mut self.pieces, arena, near, far_offset)?;
+        let far = self.far.as_mut().expect("a script that moves something has reserved room");
+        copy(way, stream, far, arena, near, far_offset)?;
         let ended = match self.ended.entry((far_offset, way)) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
@@ -98,9 +98,7 @@ impl Moving {
     pub fn rates(&mut self, arena: &Buffer) -> Result<Option<[f64; 2]>, EngineError> {
         let half = arena.bytes().min(self.bytes()) / 2;
         let bytes = half.min(MEASURED_BYTES_MAX);
-        if bytes == 0 {
-            return Ok(None);
-        }
+        let Some(far) = self.far.as_mut().filter(|_| bytes > 0) else { return Ok(None) };
         let ways = [Way::Out, Way::In];
         let mark = |stream: &Stream| {
             let event = Event::new(&self.context, Timing::On)?;
@@ -111,7 +109,7 @@ impl Moving {
         for _ in 0..MEASURED {
             for (way, stream) in ways.into_iter().zip(&self.streams) {
                 let offset = way as usize * half;
-                copy(way, stream, &mut self.pieces, arena, Span { offset, bytes }, offset)?;
+                copy(way, stream, far, arena, Span { offset, bytes }, offset)?;
             }
         }
         let ended = [mark(&self.streams[0])?, mark(&self.streams[1])?];
@@ -126,27 +124,19 @@ impl Moving {
     }
 }
 
-/// Puts a copy into a stream, piece by piece of the far tier.
+/// Puts a copy into a stream.
 fn copy(
     way: Way,
     stream: &Stream,
-    pieces: &mut [Staging],
+    far: &mut Staging,
     arena: &Buffer,
     near: Span,
     far_offset: usize,
 ) -> Result<(), EngineError> {
-    let (mut start, end) = (0, far_offset + near.bytes);
-    for piece in pieces {
-        let own = far_offset.max(start)..end.min(start + piece.bytes());
-        if own.start < own.end {
-            let at = near.offset + own.start - far_offset;
-            let part = own.start - start..own.end - start;
-            match way {
-                Way::Out => stream.download(arena, at, piece, part)?,
-                Way::In => stream.upload(arena, at, piece, part)?,
-            }
-        }
-        start += piece.bytes();
+    let part = far_offset..far_offset + near.bytes;
+    match way {
+        Way::Out => stream.download(arena, near.offset, far, part)?,
+        Way::In => stream.upload(arena, near.offset, far, part)?,
     }
     Ok(())
 }
