@@ -7,6 +7,15 @@
  * Cure: the functions that start the transfers of collectives are wrapped, so that freeing such a
  * request before it is complete cancels it, and waits where it cannot be cancelled: a living peer
  * completes it, a dead one fails it.
+ *
+ * Another defect (the fifth): a blocking send whose peer dies meanwhile ends with an error, and its
+ * request serves the next send. It is still booked, though: in the list of sends that wait for
+ * room, and as the owner of fragments that wait for the peer's socket. Seen as SIGSEGV of the
+ * survivor in the shrink that follows (mca_btl_tcp_prepare_src() jumps to 0), where the dead peer
+ * was connected by TCP and died within a reduction.
+ *
+ * Cure: a blocking send is a non-blocking one that is waited for. Where it fails, its request is
+ * never used again (a few hundred bytes a death), and nothing more of it is sent.
  */
 #define _GNU_SOURCE
 #include "workarounds.h"
@@ -19,9 +28,14 @@
 #include <stddef.h>
 
 /* Byte offsets in ompi_request_t of 5.0.11, x86-64, no debug build. */
-enum { REQUEST_COMPLETE = 0x58, REQUEST_FREE = 0x78, REQUEST_CANCEL = 0x80 };
+enum {
+    REQUEST_ERROR = 0x48,
+    REQUEST_COMPLETE = 0x58,
+    REQUEST_FREE = 0x78,
+    REQUEST_CANCEL = 0x80
+};
 /* Members of mca_pml, each a pointer. */
-enum { PML_REVOKE_COMM = 6, PML_IRECV = 8, PML_ISEND = 11 };
+enum { PML_REVOKE_COMM = 6, PML_IRECV = 8, PML_ISEND = 11, PML_SEND = 12 };
 
 /* A peer that completes nothing for so long is hung: then better a late write than a second one. */
 static const double WAIT_SECONDS_MAX = 10.0;
@@ -32,11 +46,17 @@ typedef int (*irecv_function)(void *buffer, size_t count, void *datatype, int fr
                               void *comm, void **request);
 typedef int (*isend_function)(const void *buffer, size_t count, void *datatype, int to, int tag,
                               int mode, void *comm, void **request);
+typedef int (*schedule_function)(void *request);
 
 /* libmpi's own; weak so that the program links against other MPIs too. */
 extern void *mca_pml[] __attribute__((weak));
 extern void mca_pml_ob1_revoke_comm(void) __attribute__((weak));
+extern int mca_pml_ob1_send(const void *buffer, size_t count, void *datatype, int to, int tag,
+                            int mode, void *comm) __attribute__((weak));
 extern bool ompi_request_is_failed_fn(void *request) __attribute__((weak));
+extern int ompi_request_default_wait(void **request, void *status) __attribute__((weak));
+/* Ours, as libmpi sees it. */
+int mca_pml_ob1_send_request_schedule_once(void *request);
 
 static irecv_function own_irecv;
 static isend_function own_isend;
@@ -112,6 +132,29 @@ static int guarded_isend(const void *buffer, size_t count, void *datatype, int t
     return code;
 }
 
+/* Frees the request where the send succeeds, and leaves it alone where it fails. */
+static int guarded_send(const void *buffer, size_t count, void *datatype, int to, int tag, int mode,
+                        void *comm)
+{
+    void *request = (void *)MPI_REQUEST_NULL;
+    int code = own_isend(buffer, count, datatype, to, tag, mode, comm, &request);
+    return code == MPI_SUCCESS ? ompi_request_default_wait(&request, NULL) : code;
+}
+
+/* libmpi asks for the next fragments of a send. One that has failed has none: so it leaves the list
+ * of those that wait. */
+int mca_pml_ob1_send_request_schedule_once(void *request)
+{
+    static schedule_function own;
+    if (own == NULL) {
+        *(void **)&own = dlsym(RTLD_NEXT, "mca_pml_ob1_send_request_schedule_once");
+    }
+    /* The layout is known where sends are wrapped. */
+    bool failed = own_isend != NULL && is_complete(request) &&
+                  *(int *)member(request, REQUEST_ERROR) != MPI_SUCCESS;
+    return failed ? MPI_SUCCESS : own(request);
+}
+
 /* A receive that nobody answers: pending, then cancelled, by libmpi's functions? */
 static bool layout_is_known(void)
 {
@@ -138,15 +181,19 @@ bool workarounds_guard_requests(void)
 {
     *(void **)&progress = dlsym(RTLD_DEFAULT, "opal_progress");
     if (mca_pml == NULL || mca_pml_ob1_revoke_comm == NULL || ompi_request_is_failed_fn == NULL ||
-        progress == NULL || mca_pml[PML_REVOKE_COMM] != (void *)&mca_pml_ob1_revoke_comm ||
-        !layout_is_known()) {
+        mca_pml_ob1_send == NULL || ompi_request_default_wait == NULL || progress == NULL ||
+        mca_pml[PML_REVOKE_COMM] != (void *)&mca_pml_ob1_revoke_comm || !layout_is_known()) {
         return false;
     }
     if (own_irecv == NULL) {
+        if (mca_pml[PML_SEND] != (void *)&mca_pml_ob1_send) {
+            return false;
+        }
         *(void **)&own_irecv = mca_pml[PML_IRECV];
         *(void **)&own_isend = mca_pml[PML_ISEND];
         mca_pml[PML_IRECV] = (void *)&guarded_irecv;
         mca_pml[PML_ISEND] = (void *)&guarded_isend;
+        mca_pml[PML_SEND] = (void *)&guarded_send;
     }
     return true;
 }

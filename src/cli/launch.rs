@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn launch(args: &Args) -> Result<Status, LaunchError> {
     let (Begun { mut job, limits, folder, remarks }, owners) = begin(args)?;
     if args.dry_run {
-        print_line!("{}", beginning::command_line(&job));
+        print_line!("{}", beginning::command_line(&job)?);
         return Ok(Status::Completed);
     }
     beginning::check_machine(&job)?;

@@ -17,7 +17,7 @@ use crate::lab::report::Run;
 use crate::lab::report::read::{read_result, read_run};
 use crate::lab::runs::{self, bytes_of, listed};
 use crate::observe::console::{print_line, print_text, say};
-use crate::observe::refusal::if_there;
+use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
 use crate::run_folder::{self, below, is_supervised};
@@ -188,8 +188,12 @@ fn refusal(run: &Path, args: &Remove) -> Option<String> {
         });
     }
     // Others have files of these names, too.
-    if configured(run).is_none() {
-        return Some(format!("{name} holds no configuration of a run: remove it by hand"));
+    match configured(run) {
+        Ok(Some(_)) => {}
+        Ok(None) => {
+            return Some(format!("{name} holds no configuration of a run: remove it by hand"));
+        }
+        Err(error) => return Some(error.to_string()),
     }
     if run.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
         return Some(format!("{name} is a link: name the folder itself"));
@@ -226,17 +230,19 @@ fn agreed(runs: usize, bytes: u64) -> Result<bool, String> {
 }
 
 /// The configuration that a run was begun with.
-fn configured(run: &Path) -> Option<Config> {
-    let text = std::fs::read_to_string(run.join("config.toml")).ok()?;
+fn configured(run: &Path) -> io::Result<Option<Config>> {
+    let path = run.join("config.toml");
+    let text = if_there(insist(|| std::fs::read_to_string(&path))).map_err(naming(&path))?;
     // One without sections may be anybody's.
-    text.contains("[run]").then(|| toml::from_str(&text).ok()).flatten()
+    let own = text.filter(|text| text.contains("[run]"));
+    Ok(own.and_then(|text| toml::from_str(&text).ok()))
 }
 
 /// Its folder, under another name first, so that what is half removed is no run; then its state in
 /// this machine's memory. Whoever would go on with it meanwhile is kept out.
 fn take_away(run: &Path) -> io::Result<()> {
     let path = std::path::absolute(run)?;
-    let (config, id) = (configured(&path), run_folder::id(&path));
+    let (config, id) = (configured(&path)?, run_folder::id(&path));
     let lock = File::options().create(true).append(true).open(path.join("lock"))?;
     if os::lock_file(&lock)? == os::Lock::Busy {
         return Err(io::Error::other("it has just gone on: stop it first"));

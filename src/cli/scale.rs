@@ -66,7 +66,7 @@ fn ask(args: &Args) -> Result<String, Refusal> {
         Some(_) => Stage::Ended,
         None => Stage::Running,
     };
-    let picture = Picture::read(&FileSystem::new(run));
+    let picture = Picture::read(&FileSystem::new(run)).map_err(|error| (1, error.to_string()))?;
     match (args.nodes, args.ranks) {
         (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, picture, &config, stage),
         // Spares wait there, which ranks that come and go cannot tell of it: launch can.
@@ -152,12 +152,13 @@ fn wait_for_nodes(
 ) -> Result<String, Refusal> {
     let (storage, end) = (FileSystem::new(run), Instant::now() + limit);
     loop {
-        let picture = Picture::read(&storage).unwrap_or_default();
+        // Of what cannot be read just now nothing is known: it is looked at again.
+        let picture = Picture::read(&storage).ok().flatten().unwrap_or_default();
         let world = World::read(run).map_or(0, |world| world.ranks());
         if request.is_done(&picture) && world == ranks as usize {
             return Ok(format!("the run has {} nodes, {ranks} ranks", request.nodes));
         }
-        let answered = Request::read(&storage).is_none();
+        let answered = Request::read(&storage).is_ok_and(|waits| waits.is_none());
         if let Some(why) = picture.refused.filter(|_| answered) {
             return Err((1, why));
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::Shown;
+use crate::observe::refusal::{Meaning, if_there, insist};
 
 mod growth;
 
@@ -184,6 +185,17 @@ impl World {
         let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         let world = std::fs::read(&path).and_then(|bytes| Self::decode(&bytes).map_err(damaged));
         world.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.shown())))
+    }
+
+    /// The same; `None` where there is none, or it is damaged.
+    ///
+    /// # Errors
+    /// It cannot be read now.
+    pub fn newest(run_dir: &Path) -> io::Result<Option<Self>> {
+        match insist(|| Self::read(run_dir)) {
+            Err(error) if Meaning::of(&error) == Meaning::Damaged => Ok(None),
+            read => if_there(read),
+        }
     }
 
     fn active(&self) -> impl Iterator<Item = &Member> {

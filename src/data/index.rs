@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::Shown;
 
@@ -131,6 +132,12 @@ pub(in crate::data) fn save(part: &Unfinished, place: &Path, bytes: &[u8]) -> io
     part.file.set_len(0)?;
     (&part.file).write_all(bytes)?;
     fs::rename(&part.path, place)
+}
+
+/// By this machine's clock, nanoseconds since 1970.
+pub(in crate::data) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -200,7 +200,13 @@ impl Supervisor<'_> {
         let mut plan = self.job.plan(self.record.attempt, self.record.origin);
         if self.restarting {
             // As many ranks as the run should have by now (`kintsugi scale`).
-            plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
+            plan.ranks = match self.job.run.target_ranks() {
+                Ok(target) => target.unwrap_or(plan.ranks),
+                Err(error) => {
+                    let reason = format!("how many ranks the run is to have is not known: {error}");
+                    return Ok(Tried::Not(Status::JobLost, reason));
+                }
+            };
             self.scaling.apply(self.nodes.as_mut(), &self.job.run);
             plan.ranks = self.scaling.take_ranks().unwrap_or(plan.ranks);
         }

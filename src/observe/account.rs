@@ -1,11 +1,30 @@
 //! What a run's events and its ledger prove of it, as `result.json` says it: the ranks' own, and
 //! the supervisor's for a run whose ranks could not write one.
 
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
 use super::data_use::DataUse;
 use super::event::{Event, Kind};
 use super::ledger::{Entry, lost_steps, zero_updates};
+use super::log::parse_lines;
+use super::notice::act_on;
+use super::refusal::{if_there, insist};
 use super::result::{BadImages, Restart, RunResult, Status, Validation};
 use super::standing::standing;
+use super::storage::Storage;
+
+/// The lines of a run's file. What cannot be read cannot be claimed, and that is said: how the run
+/// ended matters more.
+pub fn lines<T: DeserializeOwned>(storage: &dyn Storage, name: &str) -> Vec<T> {
+    let path = Path::new(name);
+    let read = if_there(insist(|| storage.read(path))).map(Option::unwrap_or_default);
+    read.and_then(|body| parse_lines(path, &body)).unwrap_or_else(|error| {
+        act_on(&format!("what {name} tells is not in the result: {error}"));
+        Vec::new()
+    })
+}
 
 /// A result that claims nothing.
 pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) -> RunResult {

@@ -172,13 +172,13 @@ pub fn counted_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
     let path = Path::new(LEDGER_FILE);
     let mut bytes_max = LAST_BYTES_MAX;
     loop {
-        let end = insist(|| storage.read_end(path, bytes_max)).unwrap_or_else(|error| {
-            act_on(&format!("steps that the ledger counts too often stay in it: {error}"));
-            Vec::new()
+        let read = insist(|| storage.read_end(path, bytes_max)).and_then(|end| {
+            Ok((parse_lines(path, whole_lines(&end, bytes_max))?, end.len() < bytes_max))
         });
-        let whole = end.len() < bytes_max;
-        let entries: Vec<Entry> =
-            parse_lines(path, whole_lines(&end, bytes_max)).unwrap_or_default();
+        let (entries, whole) = read.unwrap_or_else(|error| {
+            act_on(&format!("steps that the ledger counts too often stay in it: {error}"));
+            (Vec::new(), true)
+        });
         match counted_in_end(&entries, step) {
             End::Reached(lines) => return lines,
             End::Earlier(lines) if whole => return lines,
@@ -208,11 +208,14 @@ fn counted_in_end(entries: &[Entry], step: u64) -> End {
 }
 
 /// The newest step that counts, as far as the end of a run's ledger knows.
-pub fn newest(storage: &dyn Storage) -> Option<Committed> {
+///
+/// # Errors
+/// It cannot be read, or a line is damaged.
+pub fn newest(storage: &dyn Storage) -> io::Result<Option<Committed>> {
     let path = Path::new(LEDGER_FILE);
-    let end = insist(|| storage.read_end(path, LAST_BYTES_MAX)).ok()?;
-    let entries = parse_lines(path, whole_lines(&end, LAST_BYTES_MAX)).ok()?;
-    effective(&entries).last().copied()
+    let end = insist(|| storage.read_end(path, LAST_BYTES_MAX))?;
+    let entries = parse_lines(path, whole_lines(&end, LAST_BYTES_MAX))?;
+    Ok(effective(&entries).last().copied())
 }
 
 /// All entries of a run's ledger; none where there is none, or its lines are damaged.

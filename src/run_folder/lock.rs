@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::Shown;
-use crate::observe::refusal::{self, Meaning};
+use crate::observe::refusal::{self, Meaning, if_there, insist, naming};
 use crate::observe::storage;
 
 /// Why a run is not, or no longer, ours.
@@ -95,11 +95,16 @@ pub struct Holder {
     pub host: String,
 }
 
-/// The attempt in force in a run directory; `None` where no launch ever was or the lock cannot be
-/// read. A process of an older attempt must not publish anything any more.
-pub fn current_attempt(run_dir: &Path) -> Option<u32> {
-    let file = File::open(run_dir.join("lock")).ok()?;
-    Some(read(&file).ok()??.attempt)
+/// The attempt in force in a run directory; `None` where no launch ever was. A process of an older
+/// attempt must not publish anything any more.
+///
+/// # Errors
+/// The lock cannot be read now: a later attempt may have begun.
+pub fn current_attempt(run_dir: &Path) -> io::Result<Option<u32>> {
+    let path = run_dir.join("lock");
+    let file = if_there(insist(|| File::open(&path)))?;
+    let holder = file.map_or(Ok(None), |file| insist(|| said(&file)));
+    holder.map(|holder| holder.map(|holder| holder.attempt)).map_err(naming(&path))
 }
 
 /// Only those open it who may continue the run: who can read a file can lock it, and so keep every
@@ -134,6 +139,14 @@ fn read(file: &File) -> io::Result<Option<Holder>> {
     serde_json::from_slice(&bytes[..filled])
         .map(Some)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("lock: {error}")))
+}
+
+/// The same, and `None` where it is torn or another program's: that must not stop a run for ever.
+fn said(file: &File) -> io::Result<Option<Holder>> {
+    match read(file) {
+        Err(error) if Meaning::of(&error) == Meaning::Damaged => Ok(None),
+        read => read,
+    }
 }
 
 fn write(file: &File, holder: &Holder) -> io::Result<()> {
@@ -176,13 +189,8 @@ impl RunLock {
         if os::lock_file(&file).map_err(failed("locking"))? != os::Lock::Taken {
             end_holder(&file, run_dir, patience, stop, say)?;
         }
-        // A torn or foreign lock must not stop a run for ever: attempts start again at 1.
-        let before = match read(&file) {
-            Err(error) if Meaning::of(&error) != Meaning::Damaged => {
-                return Err(failed("reading")(error));
-            }
-            said => said.ok().flatten().unwrap_or_default(),
-        };
+        // Where nothing is said attempts start again at 1.
+        let before = said(&file).map_err(failed("reading"))?.unwrap_or_default();
         let held = Holder {
             attempt: before.attempt,
             supervisor: std::process::id(),
@@ -269,8 +277,11 @@ fn end_holder(
     stop: &mut dyn FnMut() -> bool,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), LockError> {
-    let holder = read(file).ok().flatten().unwrap_or_default();
-    let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
+    let path = run_dir.join("lock");
+    // An attempt that nobody knows must not be lowered.
+    let read = || insist(|| said(file)).map_err(io_error(format!("reading {}", path.shown())));
+    let holder = read()?.unwrap_or_default();
+    let ours = holder.host == os::hostname() && has_open(holder.supervisor, &path);
     say(&format!(
         "another launch (process {} on {}) holds {}: asking it to stop",
         holder.supervisor,
@@ -285,7 +296,7 @@ fn end_holder(
         }
     }
     // From here on nothing that the old attempt publishes counts.
-    let last = read(file).ok().flatten().unwrap_or(holder);
+    let last = read()?.unwrap_or(holder);
     let raised = Holder { attempt: last.attempt + 1, ..last.clone() };
     write(file, &raised).map_err(io_error(format!("writing {}", run_dir.shown())))?;
     if ours {
@@ -313,11 +324,11 @@ mod tests {
     #[test]
     fn attempts_are_counted_over_launches() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(current_attempt(run.path()), None);
+        assert_eq!(current_attempt(run.path()).unwrap(), None);
         let mut lock = take(run.path()).unwrap();
         assert_eq!(lock.raise().unwrap(), 1);
         assert_eq!(lock.raise().unwrap(), 2);
-        assert_eq!(current_attempt(run.path()), Some(2));
+        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
         drop(lock);
         assert_eq!(take(run.path()).unwrap().raise().unwrap(), 3);
     }
@@ -331,7 +342,7 @@ mod tests {
         write(&File::options().write(true).open(run.path().join("lock")).unwrap(), &later).unwrap();
         assert!(matches!(lock.check(), Err(LockError::Superseded { attempt: 2 })));
         assert!(lock.raise().is_err());
-        assert_eq!(current_attempt(run.path()), Some(2));
+        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
     }
 
     #[test]

@@ -255,7 +255,7 @@ fn a_second_launch_takes_the_run_over() {
     let second = lab.launch("polite", &[]);
     assert_eq!(first.code(), Some(85), "{}", lab.text());
     lab.wait_up(2);
-    assert_eq!(kintsugi::run_folder::lock::current_attempt(&lab.run()), Some(2));
+    assert_eq!(kintsugi::run_folder::lock::current_attempt(&lab.run()).unwrap(), Some(2));
     second.signal(Signal::Terminate);
     assert_eq!(second.code(), Some(85), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);

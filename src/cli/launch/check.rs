@@ -126,7 +126,10 @@ fn graded(name: &'static str, value: String, warnings: &[String]) -> Finding {
 
 /// What a start would do with what is there.
 fn standing(there: &Found, job: &Job) -> String {
-    let step = || ledger::newest(job.run.storage()).map_or(0, |line| line.step);
+    let step = || match ledger::newest(job.run.storage()) {
+        Ok(line) => line.map_or(0, |line| line.step).to_string(),
+        Err(error) => format!("? ({error})"),
+    };
     match there {
         Found::Nothing if job.run.join("config.toml").exists() => {
             "begins anew; the run that is there would be moved aside".into()

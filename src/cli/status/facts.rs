@@ -15,7 +15,6 @@ use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind, RESTART, name_of, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
-use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::standing::standing;
 use crate::observe::storage::FileSystem;
@@ -80,7 +79,7 @@ pub(super) fn inspect(folder: &Path) -> Result<Report, String> {
 
 /// Where the run stands by the events that were read and the other files.
 pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
-    let world = world_of(folder).map_err(|error| error.to_string())?;
+    let world = World::newest(folder).map_err(|error| error.to_string())?;
     let result = read_result(folder).map_err(|error| error.to_string())?;
     if events.is_empty() && world.is_none() && result.is_none() {
         return Err(format!(
@@ -88,6 +87,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
             folder.shown()
         ));
     }
+    let picture = Picture::read(&FileSystem::new(folder)).map_err(|error| error.to_string())?;
     let last = events.last();
     let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
     let ago = ago(events);
@@ -98,7 +98,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         run: folder.shown(),
         state,
         reason: result.as_ref().map(|result| result.reason.clone()),
-        job: Picture::read(&FileSystem::new(folder)).map(|picture| picture.job),
+        job: picture.map(|picture| picture.job),
         elsewhere: elsewhere(&members, &os::hostname()),
         attempt: last.map_or(0, |event| event.attempt),
         generation: world.as_ref().map_or(0, |world| world.generation),
@@ -194,16 +194,8 @@ pub(super) fn state(
     events: &[Event],
     result: Option<&RunResult>,
 ) -> io::Result<String> {
-    let members = world_of(folder)?.map(|world| world.members).unwrap_or_default();
+    let members = World::newest(folder)?.map(|world| world.members).unwrap_or_default();
     Ok(state_of(&members, events, result))
-}
-
-/// The newest picture of the run's world; `None` where there is none, or it is damaged.
-fn world_of(folder: &Path) -> io::Result<Option<World>> {
-    match insist(|| World::read(folder)) {
-        Err(error) if Meaning::of(&error) == Meaning::Damaged => Ok(None),
-        read => if_there(read),
-    }
 }
 
 /// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked

@@ -115,8 +115,11 @@ impl DataSet {
     pub fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Fetched, DataError> {
         bytes.clear();
         let Some(location) = self.source.location(id) else {
-            let contents = self.source.held(id);
-            return Ok(Fetched { contents, length: Length::AsListed });
+            let length = match self.source.is_rewritten(id, &*self.store) {
+                true => Length::Otherwise,
+                false => Length::AsListed,
+            };
+            return Ok(Fetched { contents: self.source.held(id), length });
         };
         self.bring(id, &location, bytes)?;
         let length = match location.extent {

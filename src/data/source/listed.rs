@@ -17,6 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct ListedFile {
     listed: Stamp,
+    /// As it was when the run began, where that is known.
+    began: OnceLock<(u64, i64)>,
     /// When it was looked at last, in milliseconds of this process; 0: never.
     looked_ms: AtomicU64,
     is_rewritten: AtomicBool,
@@ -25,13 +27,29 @@ pub struct ListedFile {
 impl ListedFile {
     /// As it was when it was listed.
     pub fn of(listed: Stamp) -> Self {
-        Self { listed, looked_ms: AtomicU64::new(0), is_rewritten: AtomicBool::new(false) }
+        let (began, looked_ms) = (OnceLock::new(), AtomicU64::new(0));
+        Self { listed, began, looked_ms, is_rewritten: AtomicBool::new(false) }
     }
 
-    /// Whether it was written since it was listed, or another one is read in its place, where this
+    /// As it was when it was listed.
+    pub fn listed(&self) -> Stamp {
+        self.listed
+    }
+
+    /// What it is compared with from here on.
+    pub fn began_as(&self, stamp: (u64, i64)) {
+        let _ = self.began.set(stamp);
+    }
+
+    /// Whether what was listed is not what the run began with.
+    pub fn is_another(&self) -> bool {
+        self.began.get().is_some_and(|began| self.listed != Some(*began))
+    }
+
+    /// Whether it was written since the run began, or another one is read in its place, where this
     /// thread has just read. One that cannot be looked at is as it was, as far as anybody knows.
     pub fn is_rewritten(&self, store: &dyn Store, path: &Path) -> bool {
-        let due = self.listed.zip(self.due());
+        let due = self.began.get().copied().or(self.listed).zip(self.due());
         if let Some((listed, looked_ms)) = due {
             match store.is_still(path, listed) {
                 Some(true) => {}

@@ -6,15 +6,17 @@ use std::path::Path;
 use super::jpeg::Scratch;
 use super::store::{Location, Store};
 use super::{Area, Cut, Image};
+use listed::ListedFile;
 
-pub mod below;
 mod array;
+pub mod began;
+pub mod below;
 pub mod cifar;
 pub(in crate::data) mod decode;
 mod first_frame;
 pub mod image_folder;
 mod leftovers;
-mod listed;
+pub mod listed;
 pub mod mnist;
 pub mod packed;
 mod sized;
@@ -58,13 +60,17 @@ pub trait Source: Send + Sync {
     fn held(&self, _id: u64) -> u64 {
         0
     }
-    /// Whether the file in which the sample lies with others was written since it was listed, as
+    /// Whether the file in which the sample lies with others was written since the run began, as
     /// far as this process has seen: its place there may be another sample's now.
     fn is_rewritten(&self, _id: u64, _store: &dyn Store) -> bool {
         false
     }
     /// Files that hold many samples each; none where every sample is a file, or is drawn.
     fn files(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+    /// The same with what is known of each since it was listed.
+    fn listed(&self) -> Vec<(&Path, &ListedFile)> {
         Vec::new()
     }
     /// How to name the sample in a message.

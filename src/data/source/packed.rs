@@ -173,6 +173,10 @@ impl Source for Packed {
         self.parts.iter().map(|part| &*part.path).collect()
     }
 
+    fn listed(&self) -> Vec<(&Path, &ListedFile)> {
+        self.parts.iter().map(|part| (&*part.path, &part.listed)).collect()
+    }
+
     fn len(&self) -> u64 {
         self.labels.len() as u64
     }
@@ -199,7 +203,11 @@ impl Source for Packed {
 
     fn is_rewritten(&self, id: u64, store: &dyn Store) -> bool {
         let part = self.part(id);
-        part.held.is_none() && part.listed.is_rewritten(store, &part.path)
+        match part.held {
+            // What was read of it stays.
+            Some(_) => part.listed.is_another(),
+            None => part.listed.is_rewritten(store, &part.path),
+        }
     }
 
     fn decode(&self, id: u64, fetched: &[u8]) -> Result<Image, String> {

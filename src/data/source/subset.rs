@@ -13,6 +13,7 @@ use crate::config::{Share, Shown, Validation};
 use crate::data::store::{Location, Store};
 use crate::data::{Cut, DataError, Image, Split};
 
+use super::listed::ListedFile;
 use super::{Source, Wanted};
 
 /// Classes without a sample that are named.
@@ -177,6 +178,10 @@ impl Source for Subset {
 
     fn is_rewritten(&self, id: u64, store: &dyn Store) -> bool {
         self.whole.is_rewritten(self.id(id), store)
+    }
+
+    fn listed(&self) -> Vec<(&Path, &ListedFile)> {
+        self.whole.listed()
     }
 
     fn name(&self, id: u64) -> String {

@@ -240,7 +240,12 @@ fn changed_ns(facts: &Metadata) -> Option<i64> {
     }
     // Tools that copy and unpack files give them the time of others, but not this one.
     let seconds = facts.ctime().checked_mul(NS_PER_SECOND);
-    written.max(seconds.and_then(|seconds| seconds.checked_add(facts.ctime_nsec())))
+    let changed = seconds.and_then(|seconds| seconds.checked_add(facts.ctime_nsec()));
+    match (written, changed) {
+        // A time yet to come, or a file system without the other: neither must hide the other.
+        (Some(written), Some(changed)) if written > changed => written.checked_add(changed),
+        _ => changed,
+    }
 }
 
 #[cfg(test)]
@@ -261,6 +266,27 @@ mod tests {
         fs::remove_file(&path).expect("removed");
         store.fetch(&Location::range(&*path, 9, 1), &mut bytes).expect("open");
         assert_eq!(bytes, b"9");
+    }
+
+    #[test]
+    fn a_time_yet_to_come_hides_no_change() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let path = root.path().join("ahead");
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1 << 30);
+        let written = |bytes: &[u8]| {
+            // Longer than a tick of the clock of files.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            fs::write(&path, bytes).expect("written");
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|f| f.set_modified(later))
+                .expect("set");
+            Direct::default().stamp(&path).expect("there")
+        };
+        let first = written(b"one");
+        assert_eq!(Direct::default().stamp(&path).expect("there"), first);
+        assert_ne!(written(b"two"), first);
     }
 
     #[test]

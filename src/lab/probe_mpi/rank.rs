@@ -1,6 +1,7 @@
 //! What each rank of the probe does: steps of a reduction and a vote. Its repairs are those of
 //! training (`cluster::recovery`); here is only what they move and who dies on the way.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::{mpi, os};
@@ -50,6 +51,8 @@ fn say(report: &Report) {
 struct Fate {
     kills: Vec<Kill>,
     life: u32,
+    /// A death is under way that strikes later.
+    sealed: Cell<bool>,
 }
 
 impl Fate {
@@ -63,11 +66,20 @@ impl Fate {
         if kill.delay_us == 0 {
             os::kill_self_now();
         }
+        self.sealed.set(true);
         let delay = Duration::from_micros(kill.delay_us);
         std::thread::spawn(move || {
             std::thread::sleep(delay);
             os::kill_self_now();
         });
+    }
+
+    /// Before the last agreement: a death that is under way strikes here at the latest, or on a
+    /// busy machine it would come when nobody is left to repair it.
+    fn await_death(&self) {
+        while self.sealed.get() {
+            std::thread::park();
+        }
     }
 }
 
@@ -75,7 +87,7 @@ impl Fate {
 pub fn run_rank(plan: &RankPlan) -> i32 {
     start_orphan_watch();
     let life = plan.join.as_ref().map_or(0, |join| join.attempt_of_join);
-    let fate = Fate { kills: plan.kills.clone(), life };
+    let fate = Fate { kills: plan.kills.clone(), life, sealed: Cell::new(false) };
     let Some((mut comm, newcomer)) = enter(plan, &fate) else { return 0 };
     let arguments = rank_arguments(plan.steps, &plan.kills);
     let who = Participant { pid: std::process::id(), host: os::hostname(), arguments };
@@ -167,8 +179,11 @@ fn run(comm: &mut MpiComm, mut replica: Replica) -> Result<Vec<u64>, String> {
         while replica.step.unwrap_or(0) < replica.plan.steps && try_step(comm, &mut replica) {
             last_commit = Instant::now();
         }
-        if replica.step.unwrap_or(0) == replica.plan.steps && comm.agree(1).committed() {
-            return Ok(replica.state);
+        if replica.step.unwrap_or(0) == replica.plan.steps {
+            replica.fate.await_death();
+            if comm.agree(1).committed() {
+                return Ok(replica.state);
+            }
         }
         let (detect, before) = (last_commit.elapsed(), replica.joins);
         let repaired = recovery::recover(comm, &mut world, &policy, &mut replica);

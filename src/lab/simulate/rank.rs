@@ -196,7 +196,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         run_id: RUN_ID.into(),
         fingerprint: identity::fingerprint(config),
         owners: config.train.owners.unwrap_or(config.run.ranks),
-        newest_attempt: Arc::new(move || Some(newest.load(Ordering::Relaxed))),
+        newest_attempt: Arc::new(move || Ok(Some(newest.load(Ordering::Relaxed)))),
         staff: Staff::Inline,
         witness_wait: witness_wait(attempt),
     };

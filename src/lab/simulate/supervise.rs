@@ -288,7 +288,7 @@ impl Supervisor {
             newest: &self.newest,
             rule: self.rule,
             nodes: self.nodes.as_ref(),
-            begun: ledger::newest(&files.memory).is_some_and(|line| line.step > 0),
+            begun: matches!(ledger::newest(&files.memory), Ok(Some(line)) if line.step > 0),
         };
         let options = options(scenario, number, self.trace_kept);
         let seed = crate::config::seed::key(&[scenario.seed, u64::from(number)]);

@@ -4,8 +4,10 @@
 use std::io;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
 
 /// Where the command leaves its request.
@@ -46,10 +48,19 @@ pub struct Picture {
     pub refused: Option<String>,
 }
 
+/// Nonsense is nothing.
+fn read<T: DeserializeOwned>(storage: &dyn Storage, name: &str) -> io::Result<Option<T>> {
+    let text = if_there(insist(|| storage.read(Path::new(name))))?;
+    Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+}
+
 impl Picture {
     /// What launch wrote last.
-    pub fn read(storage: &dyn Storage) -> Option<Self> {
-        serde_json::from_slice(&storage.read(Path::new(PICTURE)).ok()?).ok()
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn read(storage: &dyn Storage) -> io::Result<Option<Self>> {
+        read(storage, PICTURE)
     }
 
     /// For whoever looks.
@@ -64,8 +75,11 @@ impl Picture {
 
 impl Request {
     /// The one that waits to be answered; nonsense is none.
-    pub fn read(storage: &dyn Storage) -> Option<Self> {
-        serde_json::from_slice(&storage.read(Path::new(REQUEST)).ok()?).ok()
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn read(storage: &dyn Storage) -> io::Result<Option<Self>> {
+        read(storage, REQUEST)
     }
 
     /// Leaves it for launch.
@@ -172,12 +186,13 @@ mod tests {
     #[test]
     fn both_files_survive_the_disk_and_nonsense_is_nothing() {
         let storage = MemoryStorage::default();
-        assert_eq!((Request::read(&storage), Picture::read(&storage)), (None, None));
+        assert_eq!(Request::read(&storage).unwrap(), None);
+        assert_eq!(Picture::read(&storage).unwrap(), None);
         nodes(2).write(&storage).unwrap();
         picture().write(&storage).unwrap();
-        assert_eq!(Request::read(&storage), Some(nodes(2)));
-        assert_eq!(Picture::read(&storage), Some(picture()));
+        assert_eq!(Request::read(&storage).unwrap(), Some(nodes(2)));
+        assert_eq!(Picture::read(&storage).unwrap(), Some(picture()));
         storage.write_whole(Path::new(REQUEST), &[b"{\"nodes\": -1}"]).unwrap();
-        assert_eq!(Request::read(&storage), None);
+        assert_eq!(Request::read(&storage).unwrap(), None);
     }
 }

@@ -118,9 +118,13 @@ pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
 }
 
 /// The mpirun line that would start the job's next attempt.
-pub fn command_line(job: &Job) -> String {
-    let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
-    mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds()))
+///
+/// # Errors
+/// Which attempt that is cannot be read.
+pub fn command_line(job: &Job) -> Result<String, LaunchError> {
+    let newest = current_attempt(job.run.path()).map_err(io_error("reading the run's lock"))?;
+    let plan = job.plan(newest.unwrap_or(0) + 1, RealClock::default().unix_seconds());
+    Ok(mpirun::pasteable(&plan))
 }
 
 fn refuse_if(reason: Option<String>) -> Result<(), LaunchError> {

@@ -96,7 +96,8 @@ fn short(job: &Job, have: Ceilings) -> Vec<String> {
     needs_of_job(job).map_or(Vec::new(), |need| ceilings::complaints(have, &need, crowd))
 }
 
-/// What an earlier attempt left in shared memory, for this one to use.
+/// What an earlier attempt left in shared memory, for this one to use; what cannot be looked at is
+/// no more than room that is not there.
 fn held_bytes(job: &Job) -> u64 {
     let slots = job.slots();
     let shared = slots.path().starts_with(ceilings::SHARED);

@@ -1,5 +1,6 @@
 //! The run directory: opening a new one or one that goes on, and the files the supervisor owns.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::private;
@@ -117,10 +118,11 @@ impl RunDir {
     /// would be ranks or workers, or is beyond the length that is asked for.
     pub fn go_on(&self, old: &Config, config: &Config) -> Result<Found, LaunchError> {
         let same = limits(old) == limits(config);
+        let samples = self.samples(config)?;
         match self.result() {
             Some(result)
                 if result.status == Status::Completed
-                    && (same || is_long_enough(&result, &config.train, self.samples(config))) =>
+                    && (same || is_long_enough(&result, &config.train, samples)) =>
             {
                 return Ok(Found::Completed(Box::new(result)));
             }
@@ -130,32 +132,43 @@ impl RunDir {
         self.refuse_idle_ranks(config)?;
         let ends = |config: &Config| (config.train.steps, config.train.epochs);
         if ends(old) != ends(config) {
-            self.refuse_to_be_shorter(&config.train, self.samples(config))?;
+            self.refuse_to_be_shorter(&config.train, samples)?;
         }
         Ok(Found::Unfinished)
     }
 
     /// Samples at which a run of the asynchronous exchange ends by its steps or epochs: its rounds
     /// are no steps. `None` of other runs, and where the run does not say how large its set is.
-    fn samples(&self, config: &Config) -> Option<u64> {
+    fn samples(&self, config: &Config) -> Result<Option<u64>, LaunchError> {
         if config.train.exchange == ExchangeKind::Synchronous {
-            return None;
+            return Ok(None);
         }
-        let set = read_events(&self.join(EVENTS_FILE)).ok()?.iter().find_map(|event| {
-            let Kind::RunStart { train_samples, .. } = event.kind else { return None };
-            Some(train_samples)
-        })?;
-        let order = Order::of(config, set).ok()?;
-        let of_steps = config.train.steps.map(|steps| order.cursor(steps));
-        let of_epochs = config.train.epochs.map(|epochs| epochs.saturating_mul(set));
-        of_steps.into_iter().chain(of_epochs).min()
+        let events = match insist(|| read_events(&self.join(EVENTS_FILE))) {
+            Err(error) if Meaning::of(&error) == Meaning::Damaged => None,
+            events => if_there(events).map_err(io_error("reading how large the run's set is"))?,
+        };
+        let set = events.unwrap_or_default().iter().find_map(|event| match event.kind {
+            Kind::RunStart { train_samples, .. } => Some(train_samples),
+            _ => None,
+        });
+        let of_set = |set: u64| {
+            let order = Order::of(config, set).ok()?;
+            let of_steps = config.train.steps.map(|steps| order.cursor(steps));
+            let of_epochs = config.train.epochs.map(|epochs| epochs.saturating_mul(set));
+            of_steps.into_iter().chain(of_epochs).min()
+        };
+        Ok(set.and_then(of_set))
     }
 
     /// Refuses to end before where the run is: what it holds is no run of that length, nor of so
     /// many `samples` (of `RunDir::samples`).
     fn refuse_to_be_shorter(&self, train: &Train, samples: Option<u64>) -> Result<(), LaunchError> {
-        // Of one that cannot be read nothing is known.
-        let Some(line) = ledger::newest(&self.storage) else { return Ok(()) };
+        let newest = match ledger::newest(&self.storage) {
+            // Nothing is known of it, now or later.
+            Err(error) if Meaning::of(&error) == Meaning::Damaged => None,
+            newest => newest.map_err(io_error("reading how far the run is"))?,
+        };
+        let Some(line) = newest else { return Ok(()) };
         let synchronous = train.exchange == ExchangeKind::Synchronous;
         let said = match (train.steps.filter(|_| synchronous), train.epochs) {
             _ if samples.is_some_and(|most| line.cursor > most) => {
@@ -273,18 +286,25 @@ impl RunDir {
     }
 
     /// Ranks that the world of this run should have, once it has formed.
-    pub fn target_ranks(&self) -> Option<u32> {
-        let text = self.storage.read(Path::new("world.json")).ok()?;
-        let world = World::decode(&text).ok()?;
-        Some(world.target).filter(|target| *target > 0)
+    ///
+    /// # Errors
+    /// Its table cannot be read now.
+    pub fn target_ranks(&self) -> io::Result<Option<u32>> {
+        let world = World::newest(&self.path)?;
+        Ok(world.map(|world| world.target).filter(|target| *target > 0))
     }
 
     /// The host of every rank of this attempt, as its table has it.
-    pub fn hosts_of_ranks(&self, attempt: u32) -> Option<Vec<String>> {
-        let text = self.storage.read(Path::new("world.json")).ok()?;
-        let world = World::decode(&text).ok().filter(|world| world.attempt == attempt)?;
-        let ranks = world.members.into_iter().filter(|member| member.role == Role::Active);
-        Some(ranks.map(|member| member.host).collect())
+    ///
+    /// # Errors
+    /// As of `target_ranks`.
+    pub fn hosts_of_ranks(&self, attempt: u32) -> io::Result<Option<Vec<String>>> {
+        let world = World::newest(&self.path)?.filter(|world| world.attempt == attempt);
+        let ranks = |world: World| {
+            let ranks = world.members.into_iter().filter(|member| member.role == Role::Active);
+            ranks.map(|member| member.host).collect()
+        };
+        Ok(world.map(ranks))
     }
 
     /// What is there now, so that a start that is refused leaves it so; `aside`: where the run that

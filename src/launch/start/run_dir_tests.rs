@@ -70,7 +70,7 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
         let mut config = config();
         (config.train.steps, config.train.epochs) = (steps, epochs);
         config.train.exchange = exchange;
-        let samples = run.samples(&config);
+        let samples = run.samples(&config).unwrap();
         run.refuse_to_be_shorter(&config.train, samples).map_err(|error| error.to_string())
     };
     let synchronous = |steps, epochs| asked(steps, epochs, ExchangeKind::Synchronous);
@@ -94,7 +94,7 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
     (config.train.steps, config.train.exchange) = (Some(9), ExchangeKind::Asynchronous);
     let has = |samples| {
         let result = RunResult { samples, steps: 99, epochs: 99, ..completed() };
-        is_long_enough(&result, &config.train, run.samples(&config))
+        is_long_enough(&result, &config.train, run.samples(&config).unwrap())
     };
     assert_eq!((has(61), has(62)), (false, true));
 }

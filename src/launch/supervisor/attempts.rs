@@ -2,17 +2,13 @@
 //! over or the next one begins. What an attempt is made of, processes or simulated ranks, is known
 //! to who implements `Attempts`; `verdict` decides.
 
-use std::path::Path;
-
-use serde::de::DeserializeOwned;
-
 use crate::config::{Config, ExchangeKind};
 use crate::launch::LaunchError;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::ending::verdict::{self, Ending, History, Next};
-use crate::observe::account::{from_nothing, told};
+use crate::observe::account::{self, from_nothing, told};
 use crate::observe::ledger::LEDGER_FILE;
-use crate::observe::log::{EVENTS_FILE, parse_lines};
+use crate::observe::log::EVENTS_FILE;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 
@@ -117,17 +113,12 @@ fn conclude<A: Attempts>(
     if status == Status::NoProgress {
         scarce.iter().for_each(|line| reason.push_str(&format!("; {line}")));
     }
-    let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
+    let (events, ledger) =
+        (account::lines(storage, EVENTS_FILE), account::lines(storage, LEDGER_FILE));
     let nothing = from_nothing(&name, attempt, status, &reason);
     let mut result = told(nothing, &events, &ledger);
     result.exact &= config.train.exchange == ExchangeKind::Synchronous;
     EndingFiles::of(storage).write_result(&result)?;
     attempts.concluded(&result)?;
     Ok(result)
-}
-
-/// What cannot be read cannot be claimed; the reason of the end is what matters now.
-fn lines<T: DeserializeOwned>(storage: &dyn Storage, name: &str) -> Vec<T> {
-    let path = Path::new(name);
-    storage.read(path).and_then(|body| parse_lines(path, &body)).unwrap_or_default()
 }

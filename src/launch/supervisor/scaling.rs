@@ -12,6 +12,8 @@ use crate::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
 use crate::launch::start::job::Job;
 use crate::launch::start::run_dir::RunDir;
 use crate::observe::event::{Kind, ResizeRecord};
+use crate::observe::notice::act_on;
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
 use crate::run_folder::{RANKS_REQUEST, RENEW};
 
@@ -24,8 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Scaling {
     looked: Instant,
-    /// What was asked for, and since when its nodes are being made ready.
-    under_way: Option<(Request, Instant)>,
+    /// What was asked for, the ranks that it comes to, and since when its nodes are being made
+    /// ready.
+    under_way: Option<(Request, u32, Instant)>,
     /// Whether the ranks have been asked to end.
     asked: bool,
     /// Ranks that were asked for last.
@@ -34,6 +37,8 @@ pub(super) struct Scaling {
     ranks: u32,
     /// Nodes wait to be given back.
     surplus: bool,
+    /// What was shown last.
+    shown: Option<Picture>,
 }
 
 /// What an earlier launch left unanswered is nobody's wish any more.
@@ -53,9 +58,12 @@ pub(super) fn ask_to_renew(run: &RunDir) -> std::io::Result<()> {
 /// The ranks are not to end, or have ended.
 fn withdraw(run: &RunDir) {
     let path = Path::new(RANKS_REQUEST);
-    let text = run.storage().read(path).unwrap_or_default();
-    if text.trim_ascii() == RENEW.as_bytes() {
-        let _ = run.storage().remove(path);
+    let removed = if_there(insist(|| run.storage().read(path))).and_then(|text| match text {
+        Some(text) if text.trim_ascii() == RENEW.as_bytes() => run.storage().remove(path),
+        _ => Ok(()),
+    });
+    if let Err(error) = removed {
+        act_on(&format!("{error}; ranks that are started now may end at once"));
     }
 }
 
@@ -69,6 +77,7 @@ impl Scaling {
             asked_ranks: None,
             ranks: job.config.run.ranks,
             surplus: false,
+            shown: None,
         }
     }
 
@@ -95,7 +104,7 @@ impl Scaling {
         if self.under_way.is_none() {
             self.take_request(cluster, record);
         }
-        let Some((request, since)) = self.under_way else { return };
+        let Some((request, _, since)) = self.under_way else { return };
         let ready = cluster.living() >= request.nodes as usize;
         if self.asked || !(ready || since.elapsed() > ARRIVAL_MAX) {
             return;
@@ -122,11 +131,12 @@ impl Scaling {
 
     fn take_request(&mut self, cluster: &mut ClusterNodes, record: &mut Record<'_>) {
         let storage = record.job.run.storage();
-        let Some(request) = Request::read(storage) else { return };
+        // One that cannot be read is looked for again.
+        let Ok(Some(request)) = Request::read(storage) else { return };
         if let Err(error) = storage.remove(Path::new(REQUEST)) {
             tracing::warn!("cannot remove {REQUEST}: {error}; it will be answered again");
         }
-        let Some(picture) = Picture::read(storage) else { return };
+        let picture = self.picture(cluster, record);
         let owners = crate::config::resolve_owners(&record.job.config);
         if let Some(why) = request.refusal(&picture, owners) {
             return self.refuse(cluster, record, why);
@@ -138,7 +148,7 @@ impl Scaling {
         record
             .warn(&format!("asked for {nodes} nodes, {ranks} ranks: after one of the next steps"));
         cluster.call(nodes as usize);
-        (self.under_way, self.asked) = (Some((request, Instant::now())), false);
+        (self.under_way, self.asked) = (Some((request, ranks, Instant::now())), false);
     }
 
     fn refuse(&mut self, cluster: &mut ClusterNodes, record: &mut Record<'_>, why: String) {
@@ -149,9 +159,8 @@ impl Scaling {
     /// Between two attempts: the next one goes where somebody asked for.
     pub(super) fn apply(&mut self, cluster: Option<&mut ClusterNodes>, run: &RunDir) {
         withdraw(run);
-        let Some((request, _)) = self.under_way.take() else { return };
-        let picture = Picture::read(run.storage()).unwrap_or_default();
-        self.asked_ranks = Some(request.ranks(&picture));
+        let Some((request, ranks, _)) = self.under_way.take() else { return };
+        self.asked_ranks = Some(ranks);
         self.surplus = true;
         if let Some(cluster) = cluster {
             cluster.want(request.nodes as usize);
@@ -165,15 +174,15 @@ impl Scaling {
         record: &mut Record<'_>,
         ranks: u32,
     ) {
-        let before = Picture::read(record.job.run.storage());
+        let before = self.shown.take();
         self.ranks = ranks;
         self.show_nodes(cluster, record, None);
-        let after = Picture::read(record.job.run.storage()).unwrap_or_default();
         let Some(before) = before.filter(|_| self.surplus || record.spreading.is_tried()) else {
             return;
         };
-        if before.used != after.used {
-            let (from, to) = (before.used, after.used);
+        let used = self.shown.as_ref().map(|after| after.used.clone()).unwrap_or_default();
+        if before.used != used {
+            let (from, to) = (before.used, used);
             record.record(Kind::Nodes { from, to });
         }
         if before.ranks != ranks {
@@ -200,16 +209,20 @@ impl Scaling {
 
     /// Writes which nodes are used and which are not, for people and for `scale`.
     pub(super) fn show_nodes(
-        &self,
+        &mut self,
         cluster: Option<&mut ClusterNodes>,
         record: &Record<'_>,
         refused: Option<String>,
     ) {
         let Some(cluster) = cluster else { return };
-        let mut picture = cluster.picture(record.job.config.run.ranks);
-        (picture.ranks, picture.refused) = (self.ranks, refused);
+        let picture = Picture { refused, ..self.picture(cluster, record) };
         if let Err(error) = picture.write(record.job.run.storage()) {
             tracing::warn!("{PICTURE}: {error}");
         }
+        self.shown = Some(picture);
+    }
+
+    fn picture(&self, cluster: &mut ClusterNodes, record: &Record<'_>) -> Picture {
+        Picture { ranks: self.ranks, ..cluster.picture(record.job.config.run.ranks) }
     }
 }

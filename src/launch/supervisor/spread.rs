@@ -36,7 +36,7 @@ impl Spread {
         let Some(nodes) = nodes else { return };
         self.looked = now;
         // No table, or another attempt's: a repair is under way, or the disk slow.
-        let Some(hosts) = job.run.hosts_of_ranks(record.attempt) else { return };
+        let Ok(Some(hosts)) = job.run.hosts_of_ranks(record.attempt) else { return };
         let possible = nodes.better_spread(&hosts);
         let used = hosts.iter().collect::<BTreeSet<_>>().len();
         let step = record.step();

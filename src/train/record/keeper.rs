@@ -326,7 +326,8 @@ impl Keeper {
         self.look_at_place()?;
         let status = why.status();
         if !(self.means.still_current)() {
-            let text = "a newer attempt of this run has started: no result is written here";
+            let text = "a newer attempt of this run has started, or may have: no result is written \
+                        here";
             return Err(TrainError::JobLost(text.into()));
         }
         // A renewed world goes on from memory; one of its ranks is enough.

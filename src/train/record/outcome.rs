@@ -6,10 +6,6 @@ use std::io;
 use std::path::Path;
 
 use crate::observe::account::{self, from_nothing};
-use crate::observe::event::Event;
-use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
-use crate::observe::refusal::insist;
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
@@ -46,10 +42,7 @@ pub struct Ended<'a> {
 impl Ended<'_> {
     /// Reads the events, writes the result.
     pub fn write(self, storage: &dyn Storage) -> io::Result<()> {
-        let events = insist(|| storage.read(Path::new(EVENTS))).unwrap_or_default();
-        let events = parse_lines::<Event>(Path::new(EVENTS), &events).unwrap_or_default();
-        let ledger = insist(|| storage.read(Path::new(LEDGER))).unwrap_or_default();
-        let ledger = parse_lines::<Entry>(Path::new(LEDGER), &ledger).unwrap_or_default();
+        let (events, ledger) = (account::lines(storage, EVENTS), account::lines(storage, LEDGER));
         let position = self.position;
         let kept = best::read(storage).unwrap_or_else(|error| {
             tracing::warn!("which checkpoint is the best is not in the result: {error}");

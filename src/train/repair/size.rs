@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::cluster::world::World;
 use crate::config::Every;
+use crate::observe::notice::act_on;
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
 use crate::run_folder::{RANKS_REQUEST, RENEW};
 
@@ -132,7 +134,12 @@ impl Resizer {
     /// What the writer wants; a request that makes no sense is dropped.
     pub fn wish(&self, world: &World) -> Wish {
         let ranks = world.ranks() as u32;
-        let text = self.storage.read(Path::new(RANKS_REQUEST)).unwrap_or_default();
+        let read = if_there(insist(|| self.storage.read(Path::new(RANKS_REQUEST))));
+        let text = read.unwrap_or_else(|error| {
+            act_on(&format!("what the run was asked for is not done: {error}; ask again"));
+            None
+        });
+        let text = text.unwrap_or_default();
         let asked = String::from_utf8_lossy(&text).trim().parse::<u32>().ok();
         match asked.filter(|asked| (1..=world.owners.len() as u32).contains(asked)) {
             Some(target) => Wish { target, now: target, asked: true },

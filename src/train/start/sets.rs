@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::config::{Config, Every};
 use crate::data::set::{DataSet, open};
+use crate::data::source::{Source, began};
 use crate::data::{Cache, DataError, Occasion, Split};
 use crate::observe::ledger;
+use crate::observe::notice::act_on;
 use crate::run_folder::{self, launcher};
 use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
@@ -101,6 +103,16 @@ fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataErro
         Every::Never => None,
         _ => Some(open(Split::Validation)?),
     };
+    if let Some(cache) = cache {
+        let sets = [Some(&train), validation.as_ref()].into_iter().flatten();
+        let sets: Vec<&dyn Source> = sets.map(|set| &*set.source).collect();
+        if let Err(error) = began::recall(&sets, cache) {
+            act_on(&format!(
+                "how the set's files were when the run began is not known: {error}; one that is \
+                 exchanged may not be noticed"
+            ));
+        }
+    }
     let occasion = cache.map_or(Occasion::Begins, |cache| cache.occasion);
     Ok(Sets { train, validation, occasion })
 }
@@ -110,7 +122,8 @@ fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataErro
 pub(super) fn position_by_ledger(around: &Surroundings) -> (Position, u64) {
     let mut position = Position::start();
     position.go_on_with(around.arguments.config.train.exchange);
-    let newest = ledger::newest(around.storage.as_ref());
+    // Of one that cannot be read nothing is known; reading the state finds out.
+    let newest = ledger::newest(around.storage.as_ref()).ok().flatten();
     let epochs = newest.map_or(1, |line| line.epoch + 1);
     if let Some(line) = newest {
         position.commit(line);

@@ -1,6 +1,7 @@
 //! What is around a rank: its arguments, files, clock, signals, fault injection. Real ones are made
 //! here; a simulation brings its own.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -90,7 +91,7 @@ pub struct Surroundings {
     /// Virtual owners.
     pub owners: u32,
     /// The run's newest attempt, where one is recorded.
-    pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
+    pub newest_attempt: Arc<dyn Fn() -> io::Result<Option<u32>> + Send + Sync>,
     /// Who works beside the communicating thread.
     pub staff: Staff,
     /// See `Plan`.

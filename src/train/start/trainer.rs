@@ -65,7 +65,13 @@ pub(super) fn trainer(
         .with_tensorboard(tensorboard)
         .with_metrics(metrics);
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
-    let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
+    let still_current = Arc::new(move || match newest() {
+        Ok(now) => now.is_none_or(|now| now <= attempt),
+        Err(error) => {
+            act_on(&format!("nothing is published now: a later attempt may have begun: {error}"));
+            false
+        }
+    });
     let keeper = Keeper::new(Means {
         facts: prepared.facts,
         storage: Arc::clone(&storage),
@@ -244,7 +250,8 @@ pub(in crate::train) fn announce(
         let text = identity::resolved_text(&around.arguments.config);
         let written = storage.write_whole("config.toml".as_ref(), &[text.as_bytes()]);
         written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
-        let _ = storage.remove(RESULT.as_ref());
+        let removed = storage.remove(RESULT.as_ref());
+        removed.map_err(|e| TrainError::Configuration(format!("cannot remove {RESULT}: {e}")))?;
     }
     let Beginning { origin, facts, sets, plan, inexact, network, .. } = beginning;
     let Origin { from, unhoused, remarks } = origin;

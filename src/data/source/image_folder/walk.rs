@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::Shown;
 use crate::data::DataError;
+use crate::data::index::now_ns;
 use crate::data::source::leftovers::{Leftovers, endings_read};
 use crate::data::store::{FetchError, FolderId, Store};
 
@@ -75,11 +75,6 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         dangling: walk.dangling,
     };
     Ok(walk.builder.finish(about))
-}
-
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// Knows the class folders before any is read: a link from one into another is not followed.

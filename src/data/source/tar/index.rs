@@ -6,12 +6,13 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kintsugi_ffi::private;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::data::index::{Index, Learned, learn};
+use crate::data::index::{Index, Learned, learn, now_ns};
 use crate::data::store::{FetchError, Stamp, Store};
 
 use super::sample::{CLASSES_MAX, Sample};
@@ -36,6 +37,13 @@ struct Saved<L> {
 /// Everybody who may read the shards may read their index.
 const MODE: u32 = 0o666;
 
+/// How far apart two changes may be and have the same time: where a file system counts whole
+/// seconds, or pairs of them, and where it takes the kernel's time, which ticks 100 times a second
+/// at least.
+const TICK_NS_MAX: i64 = 2 * WHOLE_SECOND_NS;
+const TICK_NS: i64 = 20_000_000;
+const WHOLE_SECOND_NS: i64 = 1_000_000_000;
+
 /// A shard as it is now.
 struct Shard<'a> {
     store: &'a dyn Store,
@@ -58,6 +66,7 @@ impl Index for Shard<'_> {
     }
 
     fn make(&self) -> Result<Listing, FetchError> {
+        settle(self.now.1);
         let listed = shard::list(self.store, self.path);
         match self.store.stamp(self.path)? == Some(self.now) {
             true => listed,
@@ -93,6 +102,19 @@ pub fn listing(
     let shard = Shard { store, path, now, stale: Cell::new(false) };
     let learned = learn(&shard, &places(path, cache))?;
     Ok((learned, shard.stale.get()))
+}
+
+/// Waits until whatever changes a file that had changed then gets another time: it is listed behind
+/// that, so that a change since shows.
+fn settle(changed_ns: i64) {
+    let tick_ns = match changed_ns % WHOLE_SECOND_NS {
+        0 => TICK_NS_MAX,
+        _ => TICK_NS,
+    };
+    let ago_ns = now_ns() - changed_ns;
+    if (0..tick_ns).contains(&ago_ns) {
+        std::thread::sleep(Duration::from_nanos((tick_ns - ago_ns).unsigned_abs()));
+    }
 }
 
 fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {

@@ -217,6 +217,10 @@ impl Source for Tar {
         self.shards.iter().map(|shard| &*shard.path).collect()
     }
 
+    fn listed(&self) -> Vec<(&Path, &ListedFile)> {
+        self.shards.iter().map(|shard| (&*shard.path, &shard.listed)).collect()
+    }
+
     fn len(&self) -> u64 {
         self.entries.len() as u64
     }
@@ -273,4 +277,4 @@ impl Source for Tar {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::data::source) mod tests;

@@ -9,7 +9,7 @@ use crate::data::store::Extent;
 use crate::data::store::direct::Direct;
 
 /// A shard of pictures with these labels; each picture's only pixel says its number.
-fn write(path: &Path, first: u8, labels: &[u32]) {
+pub(in crate::data::source) fn write(path: &Path, first: u8, labels: &[u32]) {
     let mut builder = ::tar::Builder::new(fs::File::create(path).expect("made"));
     let mut append = |name: String, bytes: &[u8]| {
         let mut header = ::tar::Header::new_gnu();

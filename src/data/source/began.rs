@@ -1,0 +1,105 @@
+//! How files of many samples were when their run began. Who comes to a run later lists them as they
+//! are then: without this a file that was exchanged meanwhile would count as the one that the run
+//! began with. Each host keeps its own, since the same files may be copies there, of other times.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kintsugi_ffi::os;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::Source;
+use crate::data::index::{Cache, Occasion, save};
+use crate::data::unfinished::Unfinished;
+use crate::observe::refusal::{if_there, insist, naming};
+
+/// It is the run's owner's.
+const MODE: u32 = 0o600;
+
+/// Size and time by the hash of the path, which need not be UTF-8.
+type Known = BTreeMap<String, (u64, i64)>;
+
+fn place(folder: &Path, host: &str) -> PathBuf {
+    folder.join(format!("files-{:032x}.run", xxh3_128(host.as_bytes())))
+}
+
+/// Tells the files of these sets how they were when the run began, and keeps it where it begins, or
+/// where this host sees them for the first time.
+///
+/// # Errors
+/// What is kept cannot be read or written.
+pub fn recall(sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<()> {
+    recall_on(&os::hostname(), sets, cache)
+}
+
+fn recall_on(host: &str, sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<()> {
+    let files: Vec<_> = sets.iter().flat_map(|set| set.listed()).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let place = place(cache.folder, host);
+    let kept = if_there(insist(|| fs::read(&place))).map_err(naming(&place))?;
+    // Damaged, it is no worse than none.
+    let kept = kept.and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+    let mut known = kept.clone().filter(|_| cache.occasion != Occasion::Begins).unwrap_or_default();
+    for (path, file) in files {
+        let Some(now) = file.listed() else { continue };
+        let key = format!("{:032x}", xxh3_128(path.as_os_str().as_encoded_bytes()));
+        file.began_as(*known.entry(key).or_insert(now));
+    }
+    if kept.as_ref() == Some(&known) {
+        return Ok(());
+    }
+    // What is in its way, opening the part says.
+    let _ = fs::create_dir(cache.folder);
+    let part = Unfinished::open(&place, MODE)?;
+    if !part.is_there() {
+        // Another rank of this host has just kept the same.
+        return Ok(());
+    }
+    save(&part, &place, &serde_json::to_vec(&known)?).inspect_err(|_| part.discard())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::source::tar::Tar;
+    use crate::data::source::tar::tests::write;
+    use crate::data::store::direct::Direct;
+
+    /// Whether its samples count as rewritten, for who opens it so, on this host.
+    fn is_rewritten(path: &Path, cache: &Path, occasion: Occasion, host: &str) -> bool {
+        let store = Direct::default();
+        let set = Tar::open(&store, path, "data.train", None, Some(cache)).expect("a shard");
+        recall_on(host, &[&set], Cache { folder: cache, occasion }).expect("kept");
+        set.is_rewritten(0, &store)
+    }
+
+    #[test]
+    fn a_file_that_was_exchanged_since_the_run_began_is_another_for_who_comes_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, cache) = (folder.path().join("a.tar"), folder.path().join("cache"));
+        let exchange = || {
+            // Longer than a tick of the clock of files.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            write(&folder.path().join("new"), 0, &[0, 1]);
+            fs::rename(folder.path().join("new"), &path).expect("exchanged");
+        };
+        exchange();
+        assert!(!is_rewritten(&path, &cache, Occasion::Begins, "a"));
+        for occasion in [Occasion::Joins, Occasion::GoesOn] {
+            assert!(!is_rewritten(&path, &cache, occasion, "a"));
+        }
+        exchange();
+        for occasion in [Occasion::Joins, Occasion::GoesOn] {
+            assert!(is_rewritten(&path, &cache, occasion, "a"));
+        }
+        // Of a host that the run has not been on nothing is known, until it has.
+        assert!(!is_rewritten(&path, &cache, Occasion::Joins, "b"));
+        exchange();
+        assert!(is_rewritten(&path, &cache, Occasion::Joins, "b"));
+        assert!(!is_rewritten(&path, &cache, Occasion::Begins, "a"), "another run begins");
+    }
+}
