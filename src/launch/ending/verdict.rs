@@ -121,8 +121,9 @@ pub struct History {
 }
 
 impl History {
-    /// A start of mpirun.
-    pub fn attempt_begins(&mut self) {
+    /// A start of mpirun. `committed`: the newest step that the ledger counts.
+    pub fn attempt_begins(&mut self, committed: u64) {
+        self.furthest = self.furthest.max(committed);
         self.forward = false;
         self.committing = false;
         self.met = false;
@@ -168,8 +169,11 @@ impl History {
     }
 
     /// The end of mpirun; returns how many attempts in a row did not bring the run forward. One
-    /// that lost a node is not held against them: that node is left out from now on.
-    pub fn attempt_ends(&mut self, ending: &Ending) -> u32 {
+    /// that lost a node is not held against them: that node is left out from now on. Short steps
+    /// share an event, which their ranks may not live to write: `committed` knows of them.
+    pub fn attempt_ends(&mut self, ending: &Ending, committed: u64) -> u32 {
+        self.forward |= committed > self.furthest;
+        self.furthest = self.furthest.max(committed);
         self.stalled = match ending {
             _ if self.forward => 0,
             Ending::NodeLost(_) => self.stalled,
@@ -299,8 +303,8 @@ mod tests {
     fn a_crash_loop_ends() {
         let mut history = History::default();
         for attempt in 1..=STALLED_ATTEMPTS_MAX {
-            history.attempt_begins();
-            let stalled = history.attempt_ends(&exited());
+            history.attempt_begins(0);
+            let stalled = history.attempt_ends(&exited(), 0);
             let next = next(&exited(), None, stalled, &[Rung::Restart]);
             let ends = matches!(next, Next::Conclude(Status::NoProgress, _));
             assert_eq!(ends, attempt == STALLED_ATTEMPTS_MAX, "attempt {attempt}");
@@ -312,8 +316,8 @@ mod tests {
         let lost = Ending::NodeLost("node n3 was lost".into());
         let mut history = History::default();
         for _ in 0..2 * STALLED_ATTEMPTS_MAX {
-            history.attempt_begins();
-            let stalled = history.attempt_ends(&lost);
+            history.attempt_begins(0);
+            let stalled = history.attempt_ends(&lost, 0);
             let next = next(&lost, result(Status::JobLost), stalled, &[Rung::Restart]);
             assert_eq!(next, Next::Restart("node n3 was lost".into()));
         }
@@ -345,30 +349,45 @@ mod tests {
     fn steps_committed_before_do_not_count_as_progress_again() {
         let mut history = History::default();
         for (last, expected) in [(5, 0), (5, 1), (4, 2), (6, 0), (6, 1)] {
-            history.attempt_begins();
+            history.attempt_begins(0);
             assert!(!history.committing());
             for number in 3..=last {
                 assert!(history.on(&step(number)));
             }
             assert!(history.committing());
-            assert_eq!(history.attempt_ends(&exited()), expected, "until step {last}");
+            assert_eq!(history.attempt_ends(&exited(), 0), expected, "until step {last}");
         }
+    }
+
+    #[test]
+    fn steps_that_no_event_told_are_progress_where_the_ledger_has_them() {
+        let mut history = History::default();
+        let mut before = 0;
+        for (last, expected) in [(1, 0), (4, 0), (7, 0), (7, 1), (3, 2), (8, 0)] {
+            history.attempt_begins(before);
+            assert_eq!(history.attempt_ends(&exited(), last), expected, "until step {last}");
+            before = last;
+        }
+        // What an earlier launch has committed is nothing that this one did.
+        let mut history = History::default();
+        history.attempt_begins(7);
+        assert_eq!(history.attempt_ends(&exited(), 7), 1);
     }
 
     #[test]
     fn a_start_that_fails_is_a_stalled_attempt_whose_reason_names_the_cause() {
         let unstarted = Ending::Unstarted("rank 1 was out of memory".into());
         let mut history = History::default();
-        history.attempt_begins();
+        history.attempt_begins(0);
         assert!(!history.met());
-        let stalled = history.attempt_ends(&unstarted);
+        let stalled = history.attempt_ends(&unstarted, 0);
         assert_eq!(stalled, 1);
         let next = next(&unstarted, None, STALLED_ATTEMPTS_MAX, &[Rung::Restart]);
         let Next::Conclude(Status::NoProgress, reason) = next else { panic!("{next:?}") };
         assert!(reason.ends_with("could not start: rank 1 was out of memory"), "{reason}");
         history.on(&step(1));
         assert!(history.met(), "from here on deaths are the ranks' to repair");
-        history.attempt_begins();
+        history.attempt_begins(0);
         assert!(!history.met());
     }
 
@@ -417,7 +436,7 @@ mod tests {
     fn a_world_that_waits_for_its_data_is_left_alone_until_its_patience_is_over() {
         let config = Config::default();
         let mut history = History::default();
-        history.attempt_begins();
+        history.attempt_begins(0);
         history.on(&step(4));
         assert_eq!(history.awaited(), Awaited::NextStep);
         let waiting = Kind::Waiting { reason: "gone".into(), patience_seconds: 600.0 };

@@ -7,7 +7,7 @@ use crate::launch::LaunchError;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::ending::verdict::{self, Ending, History, Next};
 use crate::observe::account::{self, from_nothing, told};
-use crate::observe::ledger::LEDGER_FILE;
+use crate::observe::ledger::{self, LEDGER_FILE};
 use crate::observe::log::EVENTS_FILE;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
@@ -77,12 +77,14 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
         let files = EndingFiles::of(attempts.run().storage);
         files.put_result_aside(attempt)?;
         files.forget_refusal()?;
-        attempts.history().attempt_begins();
+        let committed = newest_step(attempts);
+        attempts.history().attempt_begins(committed);
         let ending = match attempts.attempt()? {
             Tried::Ended(ending) => ending,
             Tried::Not(status, reason) => return conclude(attempts, attempt, status, &reason),
         };
-        let stalled = attempts.history().attempt_ends(&ending);
+        let committed = newest_step(attempts);
+        let stalled = attempts.history().attempt_ends(&ending, committed);
         let files = EndingFiles::of(attempts.run().storage);
         let result = files.result().filter(|result| result.attempt == attempt);
         if result.is_none()
@@ -99,6 +101,11 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
             Next::Restart(_) => {}
         }
     }
+}
+
+/// The newest step that the ledger counts.
+fn newest_step<A: Attempts>(attempts: &A) -> u64 {
+    ledger::newest(attempts.run().storage).map_or(0, |line| line.step)
 }
 
 /// The result when no rank could write one.

@@ -139,7 +139,11 @@ impl Steps {
         self.reading.add(Took { step: rank.state.position.step, counts, waits });
         let since = *self.recent.since.get_or_insert(step.began);
         let position = &rank.state.position;
-        let quiet = position.ending.is_none() && !position.evaluation_due && !step.ends_epoch;
+        // The first step of a world is told at once: the supervisor waits for it.
+        let quiet = position.ending.is_none()
+            && !position.evaluation_due
+            && !step.ends_epoch
+            && step.sums.begun_seconds.is_none();
         let latest = STEP_EVENT_LATEST.min(rank.plan.policy.limit / EVENTS_PER_LIMIT);
         if quiet && !is_told(position.step, now.saturating_sub(since), latest) {
             return;
