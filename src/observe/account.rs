@@ -74,6 +74,7 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
                 }
                 counted.push((event.step, *seconds));
             }
+            Kind::FailureDetected { .. } => counted.retain(|(step, _)| *step <= event.step),
             Kind::Recovered(record) => result.recoveries.push(record.clone()),
             Kind::Resized(record) => result.resizes.push(record.clone()),
             Kind::Restarted { from, lost, .. } => {

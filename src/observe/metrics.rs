@@ -64,7 +64,7 @@ impl Rows {
                 Row { validation: Some([loss, error]), average_error, ..row(self) }
             }
             // What was told of steps that are no longer committed.
-            Kind::RunStart { .. } | Kind::Restarted { .. } => {
+            Kind::RunStart { .. } | Kind::Restarted { .. } | Kind::FailureDetected { .. } => {
                 self.drop_above(event.step);
                 return;
             }
@@ -250,6 +250,10 @@ mod tests {
         [told(6, 6.0), evaluated(4, None)].iter().for_each(|event| rows.on(event));
         assert_eq!(rows.0.keys().copied().collect::<Vec<_>>(), [2, 4]);
         assert!(rows.0[&4].train.is_some() && rows.0[&4].validation.is_some());
+        // A failure is met at the step that the survivors hold.
+        let (phase, error) = ("comparison".into(), "the states differ".into());
+        rows.on(&event(2, Kind::FailureDetected { phase, error }));
+        assert_eq!(rows.0.keys().copied().collect::<Vec<_>>(), [2]);
     }
 
     #[test]

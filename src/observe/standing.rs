@@ -12,7 +12,9 @@ pub fn standing(events: &[Event]) -> Vec<&Event> {
         let (last, stays) = match event.kind {
             Kind::Step { .. } => (event.step.saturating_sub(1), true),
             Kind::Evaluation { .. } | Kind::BadImages { .. } => (event.step, true),
-            Kind::RunStart { .. } | Kind::Restarted { .. } => (event.step, false),
+            Kind::RunStart { .. } | Kind::Restarted { .. } | Kind::FailureDetected { .. } => {
+                (event.step, false)
+            }
             _ => continue,
         };
         while kept.last().is_some_and(|kept| kept.step > last) {
@@ -75,5 +77,11 @@ mod tests {
         let again = [&told[..4], &[step(5), evaluation(5, 0.4)]].concat();
         assert_eq!(steps(&again), [3, 5, 5]);
         assert_eq!(steps(&[&told[..], &[restarted(0)]].concat()), [0; 0]);
+        let failed = |step| {
+            let (phase, error) = ("comparison".into(), "the states differ".into());
+            event(step, Kind::FailureDetected { phase, error })
+        };
+        assert_eq!(steps(&[&told[..4], &[failed(5)]].concat()), [3, 5, 5], "nothing was lost");
+        assert_eq!(steps(&[&told[..4], &[failed(4)]].concat()), [3]);
     }
 }

@@ -1,12 +1,13 @@
 //! Silent corruption in real processes: a bit of a rank's weights turns over, a gradient is no
 //! number. One run at a time: four ranks share two cores.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use kintsugi::observe::event::{Kind, ROLLBACK, RecoveryRecord};
+use kintsugi::observe::event::{Event, Kind, ROLLBACK, RecoveryRecord};
 use kintsugi::observe::ledger::{self, Entry};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::standing::standing;
 
 use crate::support::{
     alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
@@ -26,10 +27,20 @@ fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
     (folder, result)
 }
 
+/// Samples of the step events that stand.
+fn told(folder: &Path) -> u64 {
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let samples = |event: &&Event| match event.kind {
+        Kind::Step { samples, .. } => samples,
+        _ => 0,
+    };
+    standing(&events).iter().map(samples).sum()
+}
+
 const FLIP: &str = r#"faults.plan=[{kind="bit_flip", rank=2, step=24, phase="in_publish"}]"#;
 const EVERY: &str = "recovery.integrity_every=10steps";
 
-fn rollbacks(folder: &std::path::Path) -> Vec<u64> {
+fn rollbacks(folder: &Path) -> Vec<u64> {
     let entries = ledger::read(&folder.join("ledger.jsonl")).unwrap();
     let to = |entry: &Entry| match entry {
         Entry::Rollback { to, .. } => Some(*to),
@@ -79,6 +90,7 @@ fn two_ranks_go_back_whoever_of_them_dies_first_and_to_no_checkpoint_of_what_dif
     let (result, folder) = of("2", "two-flip", &[&flip, EVERY]);
     assert_eq!(result.state_sha256, calm.state_sha256);
     assert_eq!(rollbacks(&folder), [20]);
+    assert_eq!(told(&folder), result.samples, "each step that counts is told once");
     let told = |r: &RecoveryRecord| (r.rung.clone(), r.lost.len(), r.lost_steps);
     assert_eq!(result.recoveries.iter().map(told).collect::<Vec<_>>(), [(ROLLBACK.into(), 0, 10)]);
     // A replacement takes the dead rank's memory over, and finds that the survivor's differs.

@@ -103,6 +103,11 @@ impl Steps {
         }
     }
 
+    /// The run goes back: what was not told of the steps that it gives up is told by nobody.
+    pub fn give_up(&mut self) {
+        self.recent = Recent::default();
+    }
+
     /// This rank is the writer from now on. `to`: the run goes back there.
     pub fn take_over(&mut self, to: Option<u64>) {
         self.reading.take_over();

@@ -109,6 +109,7 @@ fn go_back(
     }
     // Above what is given up: a rank may die before it has given it up.
     integrity.go_back(&mut rank.state, rank.world.generation + 1);
+    record.steps.give_up();
     rank.given_up_steps += step - target;
     rank.update_standing();
     TrainError::Comm(CommError::ProcFailed)
