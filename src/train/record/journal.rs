@@ -183,6 +183,15 @@ impl Journal {
             .collect()
     }
 
+    /// Whether the last events have a step that was committed there and then.
+    pub fn tells_step(&self, stamp: Stamp) -> bool {
+        let Moment { attempt, generation, step, .. } = stamp.place;
+        self.recent_events().iter().any(|event| {
+            matches!(event.kind, Kind::Step { .. })
+                && (event.attempt, event.generation, event.step) == (attempt, generation, step)
+        })
+    }
+
     /// Whether the last events of an attempt have an evaluation of this step with this result.
     pub fn tells(&self, attempt: u32, step: u64, evaluation: &Kind) -> bool {
         let result = |kind: &Kind| match kind {

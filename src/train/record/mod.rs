@@ -154,7 +154,8 @@ impl Record {
         if rank.is_writer() {
             let position = &rank.state.position;
             let of = position.cursor % rank.plan.samples_per_epoch.max(1);
-            steps::report_bad_images(rank, &mut self.journal, position.skipped_in_epoch, of);
+            let bad = steps::bad_images(position.skipped_in_epoch, of);
+            self.bad_images(rank, bad);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::Sums;
 use crate::train::exchange::anew::Why;
-use crate::train::record::journal::Journal;
+use crate::train::record::journal::{Journal, Stamp};
 use crate::train::record::reading::{Reading, Took};
 use crate::train::state::rank::{Moment, Rank};
 
@@ -34,11 +34,20 @@ struct Recent {
     since: Option<Duration>,
 }
 
+/// What tells of a step.
+#[derive(Debug)]
+struct Lines {
+    stamp: Stamp,
+    kinds: Vec<Kind>,
+}
+
 /// Committed steps that no line has told yet.
 #[derive(Debug, Default)]
 pub struct Steps {
     recent: Recent,
     reading: Reading,
+    /// What the writer tells of the newest step. It may die before it does.
+    of_writer: Option<Lines>,
     /// When staging was told of last; whether its end was.
     staging_told: Option<Duration>,
     staging_over: bool,
@@ -106,6 +115,17 @@ impl Steps {
     /// The run goes back: what was not told of the steps that it gives up is told by nobody.
     pub fn give_up(&mut self) {
         self.recent = Recent::default();
+        self.of_writer = None;
+    }
+
+    /// After a repair: what a writer that died was still to tell. Of steps before the newest it
+    /// has: it took part in that one's vote behind the line.
+    pub fn make_up(&mut self, journal: &mut Journal) {
+        if let Some(Lines { stamp, kinds }) = self.of_writer.take()
+            && !journal.tells_step(stamp)
+        {
+            kinds.into_iter().for_each(|kind| journal.event_of(stamp, kind));
+        }
     }
 
     /// This rank is the writer from now on. `to`: the run goes back there.
@@ -136,6 +156,7 @@ impl Steps {
         step: &Step<'_>,
         miss_bound: Option<f64>,
     ) {
+        self.of_writer = None;
         let now = rank.clock.now();
         let seconds = now.saturating_sub(step.began).as_secs_f64();
         self.recent.totals.add(&step.sums.totals);
@@ -153,30 +174,36 @@ impl Steps {
         if quiet && !is_told(position.step, now.saturating_sub(since), latest) {
             return;
         }
-        let recent = std::mem::take(&mut self.recent);
+        let kinds = std::mem::take(&mut self.recent).kinds(rank, step);
         if !rank.is_writer() {
+            self.of_writer = Some(Lines { stamp: journal.stamp(rank.place()), kinds });
             return;
         }
-        let epoch = position.epoch();
-        if recent.totals.non_finite > 0 {
-            let n = recent.totals.non_finite;
-            let message = format!("the loss of {n} micro-batches was not a finite number");
-            journal.event(rank.place(), Kind::Warning { message });
-        }
         self.write_reading(rank, journal, miss_bound);
-        let event = Kind::Step {
+        kinds.into_iter().for_each(|kind| journal.event(rank.place(), kind));
+    }
+}
+
+impl Recent {
+    /// What is told of it; `last`: the step that it ends with.
+    fn kinds(self, rank: &Rank, last: &Step<'_>) -> Vec<Kind> {
+        let Self { totals, seconds, .. } = self;
+        let (epoch, n) = (rank.state.position.epoch(), totals.non_finite);
+        let message = format!("the loss of {n} micro-batches was not a finite number");
+        let mut kinds = Vec::from_iter((n > 0).then_some(Kind::Warning { message }));
+        kinds.push(Kind::Step {
             epoch,
-            loss: recent.totals.mean_loss(),
-            error: recent.totals.error(),
-            samples: recent.totals.count,
-            learning_rate: step.learning_rate,
-            seconds: recent.seconds,
-        };
-        journal.event(rank.place(), event);
-        if step.ends_epoch {
-            journal.event(rank.place(), Kind::Epoch { epoch });
-            report_bad_images(rank, journal, step.epoch_skipped, rank.plan.samples_per_epoch);
+            loss: totals.mean_loss(),
+            error: totals.error(),
+            samples: totals.count,
+            learning_rate: last.learning_rate,
+            seconds,
+        });
+        if last.ends_epoch {
+            kinds.push(Kind::Epoch { epoch });
+            kinds.extend(bad_images(last.epoch_skipped, rank.plan.samples_per_epoch));
         }
+        kinds
     }
 }
 
@@ -199,12 +226,9 @@ fn waits(rank: &Rank, sums: &Sums, seconds: f64) -> Waits {
 }
 
 /// How many of so many samples of the epoch at hand were skipped, where some were.
-pub fn report_bad_images(rank: &Rank, journal: &mut Journal, skipped: u64, of: u64) {
-    if skipped > 0 {
-        let set = Split::Train.name().to_string();
-        let bad = Kind::BadImages { set, skipped, of };
-        journal.event(rank.place(), bad);
-    }
+pub fn bad_images(skipped: u64, of: u64) -> Option<Kind> {
+    let set = Split::Train.name().to_string();
+    (skipped > 0).then_some(Kind::BadImages { set, skipped, of })
 }
 
 #[cfg(test)]

@@ -154,6 +154,7 @@ struct Change<'a> {
 fn resized(rank: &mut Rank, record: &mut Record, change: Change<'_>, repaired: Repaired) {
     if rank.reports() {
         report_notes(rank, &mut record.journal, &repaired.notes);
+        record.steps.make_up(&mut record.journal);
     }
     let mut died = repaired.clone();
     died.lost.retain(|member| (member.rank as usize) < change.leave_from);
