@@ -119,12 +119,14 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let mut tell = |text: &str| say!("{text}");
     match claim::claim(&mut job, owners, past(args), &fix, &mut stops, &mut tell)? {
         Claimed::Completed(result) => {
-            if let Err(error) = claim::clear_slots(&job, &mut stops) {
+            if let Err(error) = claim::clear_up(&job, &mut stops) {
                 say!(
                     "warning: what the run left in memory on other nodes stays there ({error}); \
                      `kintsugi doctor --clear` on each clears it"
                 );
             }
+            // Its launch may not have lived to do so.
+            write_pages(&job.run, &mut Metrics::new(job.run.path()));
             print("this run is complete (--fresh starts it anew)");
             print_end(&result, &job.run, args.json);
             Ok(result.status)
@@ -238,15 +240,18 @@ fn supervise(
     progress.finish();
     // A refusal leaves the folder as it was.
     if result.is_ok() {
-        metrics.finish();
-        let begun = job.run.path().join(EVENTS_FILE).exists();
-        if let Some(error) =
-            begun.then(|| super::report::write_beside(job.run.path()).err()).flatten()
-        {
-            say!("warning: no report.html: {error}");
-        }
+        write_pages(&job.run, &mut metrics);
     }
     result
+}
+
+/// What is made of the events of a run that has ended.
+fn write_pages(run: &RunDir, metrics: &mut Metrics) {
+    metrics.finish();
+    let begun = run.join(EVENTS_FILE).exists();
+    if let Some(error) = begun.then(|| super::report::write_beside(run.path()).err()).flatten() {
+        say!("warning: no report.html: {error}");
+    }
 }
 
 fn print_end(result: &RunResult, run: &RunDir, form: Form) {

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Model, Shown, Validation};
+use crate::data::tiers::supply;
 use crate::launch::LaunchError;
 use crate::launch::nodes::ClusterNodes;
 use crate::launch::stops::Stops;
@@ -136,13 +137,16 @@ pub fn there_is_data(config: &Config) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// What a complete run left in memory goes: here, and on nodes that were lost and are back. `stops`
-/// end the wait for those.
+/// What a complete run left in memory goes: here, and on nodes that were lost and are back; here
+/// also its copies of the data set, which its launch may not have lived to remove. `stops` end the
+/// wait for other nodes.
 ///
 /// # Errors
 /// Other nodes cannot be reached.
-pub fn clear_slots(job: &Job, stops: &mut Stops) -> std::io::Result<()> {
+pub fn clear_up(job: &Job, stops: &mut Stops) -> std::io::Result<()> {
     job.slots().clear();
+    supply::sweep_memory(&job.run.id());
+    supply::sweep_copies(&job.config.staging, &job.run.id());
     if let Some(nodes) = job.nodes.clone() {
         let mut stop = || stops.has_asked();
         ClusterNodes::assemble(nodes, job.mission(), &mut stop)?.clear_slots(&mut stop);
