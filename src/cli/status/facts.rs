@@ -13,6 +13,7 @@ use crate::lab::report::episodes::episodes;
 use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind, RESTART, name_of, names_of};
+use crate::observe::ledger;
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
 use crate::observe::result::{RunResult, Status};
@@ -93,7 +94,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     let ago = ago(events);
     let state = state_of(&members, events, result.as_ref());
     let (recoveries, standing) = (episodes(events), standing(events));
-    let restarts = recoveries.iter().filter(|episode| episode.rung == RESTART).count();
+    let restarts = events.iter().filter(|event| matches!(event.kind, Kind::Restarted { .. }));
     Ok(Report {
         run: folder.shown(),
         state,
@@ -138,12 +139,26 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         reading: Reading::of(events),
         // Not `sum`, which of nothing is -0.0.
         recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
-        lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
-        recoveries: recoveries.len() - restarts,
-        restarts,
+        lost_steps: lost_steps(folder, events).map_err(|error| error.to_string())?,
+        recoveries: recoveries.iter().filter(|episode| episode.rung != RESTART).count(),
+        restarts: restarts.count(),
         repairs: repairs(events),
         result,
     })
+}
+
+/// As the result counts them. Most runs never went back: their ledger need not be read.
+fn lost_steps(folder: &Path, events: &[Event]) -> io::Result<u64> {
+    let may_go_back = |kind: &Kind| {
+        matches!(
+            kind,
+            Kind::Restarted { .. } | Kind::Recovered { .. } | Kind::FailureDetected { .. }
+        )
+    };
+    if !events.iter().any(|event| may_go_back(&event.kind)) {
+        return Ok(0);
+    }
+    Ok(ledger::lost_steps(&ledger::of_storage(&FileSystem::new(folder))?))
 }
 
 /// The newest repairs, the newest last.
