@@ -393,8 +393,14 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Own, Tra
     }
     let torn = own.offered.is_empty() && owner.is_some();
     for refusal in refused {
-        // One empty slot is what a death in the middle of an update leaves.
-        if torn || refusal != Refusal::Uncommitted {
+        let is_usual = match refusal {
+            // What a death in the middle of an update leaves.
+            Refusal::Uncommitted => !torn,
+            // The step before the one that is gone on from.
+            Refusal::Older(_) => !own.offered.is_empty(),
+            _ => false,
+        };
+        if !is_usual {
             let path = slots.file().map(|file| file.path().shown());
             let path = path.unwrap_or_default();
             act_on(&format!("resident state {path} {refusal}; not used"));
