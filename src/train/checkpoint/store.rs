@@ -11,6 +11,7 @@ use crate::config::Shown;
 use crate::data::Normalization;
 use crate::observe::clock::Clock;
 use crate::observe::notice::act_on;
+use crate::observe::refusal::if_there;
 use crate::observe::storage::Storage;
 
 use crate::train::checkpoint::best::Kept;
@@ -201,12 +202,13 @@ fn retire(storage: &dyn Storage, written: u64, keep: u32, best: Option<u64>) {
 }
 
 /// Removes a published checkpoint. It loses its name first: one whose files are half gone would
-/// be taken for a damaged one, and the run for one that lost its only checkpoint.
+/// be taken for a damaged one, and the run for one that lost its only checkpoint. Where a run goes
+/// back, several ranks do so at once: one that is gone is gone.
 fn discard(storage: &dyn Storage, name: &str) {
     let from = Path::new(FOLDER).join(name);
     let to = Path::new(FOLDER).join(format!("{name}{TEMPORARY}discarded"));
     let gone = storage.remove(&to).and_then(|()| storage.rename(&from, &to));
-    warn_of("remove", &from, gone.and_then(|()| storage.remove(&to)));
+    warn_of("remove", &from, if_there(gone.and_then(|()| storage.remove(&to))).map(drop));
 }
 
 /// What `keep` does not cover goes, as a best one that no longer is. Only for the run's writer,
