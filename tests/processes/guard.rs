@@ -2,6 +2,7 @@
 //! cause, replaced, and the run ends with the calm run's bits. No innocent rank is killed.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,10 +11,11 @@ use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill, process_is_alive};
+use kintsugi_ffi::shared::SharedWords;
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
-    shared_memory_of, start, wait_for_step,
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, result_of, run,
+    run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -350,6 +352,21 @@ fn a_replacement_whom_mpirun_does_not_answer_starts_itself_again_and_takes_its_p
     assert_eq!(result.state_sha256, *calm_long());
     assert_audited(&folder);
     assert_nothing_runs(&folder);
+}
+
+#[test]
+fn a_guardian_whose_rank_is_gone_already_says_that_it_ended_before_mpi_had_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let last_words = folder.path().join("attempt-1-pid-42.end");
+    let (_words, file) = SharedWords::create(c"kintsugi-test").unwrap();
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let mut guardian = kintsugi();
+    guardian.args(["guard", &gone.id().to_string(), "--step", "off", "--start", "1s"]);
+    guardian.args(["--time", "1s", "--rank", "3", "--last-words"]).arg(&last_words);
+    assert!(guardian.stdin(file).status().unwrap().success());
+    let words = std::fs::read_to_string(last_words).unwrap();
+    assert_eq!(kintsugi::cluster::guard::last_words::unmet(&words), Some(3), "{words}");
 }
 
 /// What a process finds set that has started itself again.

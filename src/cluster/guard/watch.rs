@@ -22,6 +22,8 @@ use super::segment;
 /// How long it waits for the kernel to say how its rank ended.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
 const STATUS_POLL: Duration = Duration::from_millis(5);
+/// Of an end that only its traces show.
+const UNSEEN: &str = "ended before its guardian looked";
 
 /// What it was told on its command line.
 #[derive(Debug, Clone)]
@@ -42,23 +44,26 @@ pub struct Orders {
 /// There is nothing to watch: no rank, no shared words.
 pub fn watch(orders: &Orders) -> io::Result<()> {
     process::close_files_from(3)?;
-    let rank = PidFd::open(orders.pid)?;
-    if os::parent_pid() != orders.pid {
-        // It ended before it was taken hold of: the number may be a stranger's by now.
-        return Ok(());
-    }
+    let rank = PidFd::open(orders.pid);
+    // One that ended before it was taken hold of is not watched: the number may be a stranger's.
+    let rank = if os::parent_pid() == orders.pid { Some(rank?) } else { None };
     let file = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let board = Board::over(SharedWords::map(&file)?);
     drop(file);
     let before = OomKills::now();
-    sample_until_the_end(orders, &rank, &board);
+    rank.iter().for_each(|rank| sample_until_the_end(orders, rank, &board));
     if !board.ended() {
-        let status = status(&rank);
         if let Some(rank) = orders.rank.filter(|_| !board.has_met()) {
             // Before the status: whoever reads that an end came reads when it came.
             last_words::leave(&orders.last_words, last_words::UNMET, &rank.to_string());
         }
-        report(&orders.last_words, status, OomKills::now().words_since(before));
+        match &rank {
+            Some(rank) => {
+                let status = status(rank);
+                report(&orders.last_words, status, OomKills::now().words_since(before));
+            }
+            None => last_words::leave(&orders.last_words, last_words::STATUS, UNSEEN),
+        }
     }
     if let Some(name) = board.segment() {
         segment::remove(&name);
