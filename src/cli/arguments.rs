@@ -1,6 +1,7 @@
 //! What several commands read, print and end with alike.
 
 use std::fmt::Display;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,6 +66,11 @@ fn which() -> impl TypedValueParser<Value = Which> {
 pub(super) fn fail(code: u8, reason: impl Display) -> ExitCode {
     say!("error: {reason}");
     ExitCode::from(code)
+}
+
+/// The code of a run that cannot be looked at: 2 where there is none in its folder.
+pub(super) fn fail_of(error: &io::Error) -> ExitCode {
+    fail(if error.kind() == io::ErrorKind::NotFound { 2 } else { 1 }, error)
 }
 
 /// One JSON object on a line of its own.

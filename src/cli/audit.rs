@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::arguments::{fail, print_json};
+use super::arguments::{fail_of, print_json};
 use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
 use crate::lab::report::read::read_result;
@@ -13,6 +13,7 @@ use crate::observe::console;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, RoundsReport, Whole};
 use crate::observe::log::{EVENTS_FILE, read_events};
+use crate::observe::refusal::naming;
 use crate::observe::result::{RunResult, Status};
 use crate::train::plan::steps_total;
 
@@ -43,11 +44,11 @@ struct Findings {
 }
 
 /// Audits. Exit 0: exactly once (an asynchronous run that was ended by time: counted); 1: not, or
-/// nothing to audit.
+/// nothing to audit; 2: no run.
 pub fn run(args: &Args) -> ExitCode {
     let findings = match audit(&args.run) {
         Ok(findings) => findings,
-        Err(error) => return fail(1, error),
+        Err(error) => return fail_of(&error),
     };
     if args.json {
         print_json(&findings);
@@ -71,12 +72,13 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
 
 fn audit(folder: &Path) -> io::Result<Findings> {
     let config_path = folder.join("config.toml");
-    let text = std::fs::read_to_string(&config_path).map_err(|e| invalid(&config_path, e))?;
+    let text = std::fs::read_to_string(&config_path).map_err(naming(&config_path))?;
     let mut config: Config = toml::from_str(&text).map_err(|e| invalid(&config_path, e))?;
     let events_path = folder.join(EVENTS_FILE);
     let (samples, owners) = facts(&read_events(&events_path)?)
         .ok_or_else(|| invalid(&events_path, "the run has not started: no run_start in it"))?;
-    let entries = ledger::read(&folder.join(ledger::LEDGER_FILE))?;
+    let ledger_path = folder.join(ledger::LEDGER_FILE);
+    let entries = ledger::read(&ledger_path).map_err(|error| invalid(&ledger_path, error))?;
     let result = read_result(folder)?;
     config.train.owners = Some(owners);
     let order = Order::of(&config, samples).map_err(|error| invalid(&config_path, error))?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::ArgAction;
 
-use super::arguments::{Form, fail, form, print_json};
+use super::arguments::{Form, fail_of, form, print_json};
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE};
 use crate::lab::report::best::best;
@@ -48,7 +48,7 @@ impl Args {
     }
 }
 
-/// Writes the page and prints its path. Exit 1 if a run cannot be read.
+/// Writes the page and prints its path. Exit 1 if a run cannot be read, 2 if there is none.
 pub fn run(args: &Args) -> ExitCode {
     let study = match args.runs.as_slice() {
         [only] if only.join(RESULTS_FILE).exists() => {
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> ExitCode {
             }));
         }
         (Ok(_), Form::Table) => print_line!("{}", path.shown()),
-        (Err(error), _) => return fail(1, error),
+        (Err(error), _) => return fail_of(&error),
     }
     ExitCode::SUCCESS
 }

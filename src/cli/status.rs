@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use facts::{inspect, lines};
 
-use super::arguments::{fail, print_json};
+use super::arguments::{fail_of, print_json};
 use crate::observe::console::print_text;
 use crate::observe::event::Event;
 use crate::observe::result::RunResult;
@@ -41,7 +41,7 @@ pub(super) fn state(
     facts::state(folder, events, result)
 }
 
-/// Prints it. Exit 0 when there is a run to speak of, else 1.
+/// Prints it. Exit 0 when there is a run to speak of, 2 when there is none, else 1.
 pub fn run(args: &Args) -> ExitCode {
     if args.live {
         return live::run(&args.run);
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> ExitCode {
     match inspect(&args.run) {
         Ok(report) if args.json => print_json(&report),
         Ok(report) => print_text(&lines(&report)),
-        Err(message) => return fail(1, message),
+        Err(error) => return fail_of(&error),
     }
     ExitCode::SUCCESS
 }

@@ -105,6 +105,19 @@ fn what_went_wrong_is_said_by_the_exit_code_where_nobody_can_be_told() {
 }
 
 #[test]
+fn a_run_that_has_not_begun_is_none_yet() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("lock"), "").unwrap();
+    let run = folder.path().display().to_string();
+    for command in [&["status", &run][..], &["status", "--live", &run]] {
+        assert!(stderr(&kintsugi(command)).contains("holds no run"));
+    }
+    for command in ["status", "report", "audit"] {
+        assert_eq!(kintsugi(&[command, &run]).status.code(), Some(2), "{command}");
+    }
+}
+
+#[test]
 fn a_missing_run_is_a_usage_error_of_every_command_that_needs_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();

@@ -71,24 +71,24 @@ pub(super) struct Report {
     pub(super) result: Option<RunResult>,
 }
 
-pub(super) fn inspect(folder: &Path) -> Result<Report, String> {
+pub(super) fn inspect(folder: &Path) -> io::Result<Report> {
     let mut events = Vec::new();
     let mut tail = EventTail::new(folder.join(EVENTS_FILE));
-    tail.read_on(|event| events.push(event)).map_err(|error| error.to_string())?;
+    tail.read_on(|event| events.push(event))?;
     report(folder, &events)
 }
 
 /// Where the run stands by the events that were read and the other files.
-pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
-    let world = World::newest(folder).map_err(|error| error.to_string())?;
-    let result = read_result(folder).map_err(|error| error.to_string())?;
+pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
+    let world = World::newest(folder)?;
+    let result = read_result(folder)?;
     if events.is_empty() && world.is_none() && result.is_none() {
-        return Err(format!(
-            "{} holds no run: neither events.jsonl nor world.json nor result.json",
-            folder.shown()
-        ));
+        let run = folder.shown();
+        let text =
+            format!("{run} holds no run: neither events.jsonl nor world.json nor result.json");
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
-    let picture = Picture::read(&FileSystem::new(folder)).map_err(|error| error.to_string())?;
+    let picture = Picture::read(&FileSystem::new(folder))?;
     let last = events.last();
     let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
     let ago = ago(events);
@@ -139,7 +139,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         reading: Reading::of(events),
         // Not `sum`, which of nothing is -0.0.
         recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
-        lost_steps: lost_steps(folder, events).map_err(|error| error.to_string())?,
+        lost_steps: lost_steps(folder, events)?,
         recoveries: recoveries.iter().filter(|episode| episode.rung != RESTART).count(),
         restarts: restarts.count(),
         repairs: repairs(events),
@@ -376,7 +376,7 @@ mod tests {
             std::fs::remove_file(folder.path().join(unreadable)).unwrap();
             std::fs::create_dir(folder.path().join(unreadable)).unwrap();
             let error = inspect(folder.path()).expect_err("nobody knows how it stands");
-            assert!(error.contains(unreadable), "{error}");
+            assert!(error.to_string().contains(unreadable), "{error}");
         }
     }
 }

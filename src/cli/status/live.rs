@@ -1,12 +1,13 @@
 //! `kintsugi status RUN --live`: the same facts once a second until the run ends. On a terminal a
 //! view that is drawn over itself, elsewhere a line whenever something has changed.
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::arguments::{asked_to_stop, fail};
+use super::super::arguments::{asked_to_stop, fail_of};
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
 use crate::observe::console::{self, print_line};
@@ -27,21 +28,21 @@ const NODES_SHOWN: usize = 8;
 /// Of the bar, in characters.
 const BAR_WIDTH: usize = 30;
 
-/// Follows the run. Exit 0 when it has ended or somebody pressed Ctrl-C, 1 when there is no run or
-/// nothing is heard of it.
+/// Follows the run. Exit 0 when it has ended or somebody pressed Ctrl-C, 2 when there is no run, 1
+/// when nothing is heard of it.
 pub fn run(folder: &Path) -> ExitCode {
-    let followed = asked_to_stop().and_then(|stop| follow(folder, &stop));
-    followed.unwrap_or_else(|message| fail(1, message))
+    let followed = asked_to_stop().map_err(io::Error::other);
+    followed.and_then(|stop| follow(folder, &stop)).unwrap_or_else(|error| fail_of(&error))
 }
 
-fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
+fn follow(folder: &Path, stop: &AtomicBool) -> io::Result<ExitCode> {
     let (mut tail, mut events) = (EventTail::new(folder.join(EVENTS_FILE)), Vec::new());
     let limit = max_seconds(folder);
     let (mut output, begun) = (Output::of_stdout(), Instant::now());
     loop {
         // Before anything was read there is nothing to show.
         match tail.read_on(|event| events.push(event)) {
-            Err(error) if events.is_empty() => return Err(error.to_string()),
+            Err(error) if events.is_empty() => return Err(error),
             _ => {}
         }
         let report = report(folder, &events)?;
@@ -58,7 +59,7 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
             return Ok(ExitCode::SUCCESS);
         }
         if silent {
-            return Err(advice(&report));
+            return Err(io::Error::other(advice(&report)));
         }
         let until = Instant::now() + PERIOD;
         while Instant::now() < until {

@@ -103,9 +103,9 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
     }
 }
 
-/// The newest step that the ledger counts.
+/// The newest step that the ledger counts. Where it cannot be read events alone tell.
 fn newest_step<A: Attempts>(attempts: &A) -> u64 {
-    ledger::newest(attempts.run().storage).map_or(0, |line| line.step)
+    ledger::newest(attempts.run().storage).ok().flatten().map_or(0, |line| line.step)
 }
 
 /// The result when no rank could write one.
