@@ -369,6 +369,16 @@ fn a_guardian_whose_rank_is_gone_already_says_that_it_ended_before_mpi_had_start
     assert_eq!(kintsugi::cluster::guard::last_words::unmet(&words), Some(3), "{words}");
 }
 
+#[test]
+fn the_last_step_is_told_though_its_writer_dies_behind_the_vote() {
+    let _turn = alone();
+    let kill = r#"faults.plan=[{kind="kill", rank=0, step=8, phase="after_vote"}]"#;
+    let (folder, _) = completed("last", &["train.steps=8", "evaluation.every=never", kill]);
+    let events = events_of(&folder);
+    let told = events.iter().rfind(|event| matches!(event.kind, Kind::Step { .. }));
+    assert_eq!(told.map(|event| event.step), Some(8));
+}
+
 /// What a process finds set that has started itself again.
 const STARTED_AGAIN: &[u8] = b"KINTSUGI_STARTED_AGAIN=";
 
