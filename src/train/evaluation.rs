@@ -3,7 +3,7 @@
 
 use std::sync::PoisonError;
 
-use crate::cluster::comm::{CommError, Elements, ReduceOp};
+use crate::cluster::comm::{CommError, Elements};
 use crate::config::Point;
 use crate::data::Split;
 use crate::observe::event::Kind;
@@ -64,7 +64,7 @@ pub fn evaluate(
     let at_ms = (record.journal.seconds() * 1e3) as u64;
     words.extend(if rank.is_writer() { [at_ms, took_ms] } else { [0, 0] });
     let mut sums = vec![0; words.len()];
-    rank.comm.all_reduce(Elements::U64(&words, &mut sums), ReduceOp::Sum)?;
+    rank.comm.all_reduce(Elements::U64(&words, &mut sums))?;
     let (at_ms, took_ms) = (sums[at], sums[at + 1]);
     let totals = Totals::from_words(&sums[..Totals::WORDS]);
     soundness::check_evaluation(&totals, &rank.plan)?;

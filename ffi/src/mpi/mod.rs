@@ -9,7 +9,7 @@ mod wait;
 
 pub use result::{MpiError, Workarounds};
 pub use safe::{
-    Comm, Element, Op, error_text, finalize, initialise, library_version, mpicc, parent, spawn,
+    Comm, Element, error_text, finalize, initialise, library_version, mpicc, parent, spawn,
     waits_for_launcher, workarounds,
 };
 pub use wait::{keep_core, progress, share_core};

@@ -44,24 +44,10 @@ fn datatype<T: Equivalence>() -> sys::ShimType {
     unsafe { mpi::ffi::MPI_Type_c2f(T::equivalent_datatype().as_raw()) }
 }
 
-/// How elements are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Op {
-    /// `MPI_SUM`; wraps for integers.
-    Sum,
-    /// `MPI_MAX`.
-    Max,
-}
-
-impl Op {
-    fn handle(self) -> sys::ShimOp {
-        let op = match self {
-            Self::Sum => SystemOperation::sum(),
-            Self::Max => SystemOperation::max(),
-        };
-        // SAFETY: the handle is a predefined operation.
-        unsafe { mpi::ffi::MPI_Op_c2f(op.as_raw()) }
-    }
+/// `MPI_SUM`; wraps for integers.
+fn sum() -> sys::ShimOp {
+    // SAFETY: the handle is a predefined operation.
+    unsafe { mpi::ffi::MPI_Op_c2f(SystemOperation::sum().as_raw()) }
 }
 
 /// A communicator. Dropping it retires it: local, never fails; memory goes back in [`finalize`].
@@ -249,18 +235,9 @@ impl Comm {
         })
     }
 
-    /// `MPI_Allreduce` over distinct buffers of equal length.
-    pub fn all_reduce<T: Element>(
-        &self,
-        send: &[T],
-        recv: &mut [T],
-        op: Op,
-    ) -> Result<(), MpiError> {
+    /// `MPI_Allreduce` with `MPI_SUM`, over distinct buffers of equal length.
+    pub fn all_reduce<T: Element>(&self, send: &[T], recv: &mut [T]) -> Result<(), MpiError> {
         assert_eq!(send.len(), recv.len(), "all_reduce: buffers differ in length");
-        let datatype = match op {
-            Op::Sum => datatype::<T::Summand>(),
-            Op::Max => datatype::<T>(),
-        };
         for (start, end) in pieces(send.len(), COUNT_MAX) {
             let (from, to) = (&send[start..end], &mut recv[start..end]);
             // SAFETY: both buffers hold `end - start` elements of the datatype.
@@ -269,8 +246,8 @@ impl Comm {
                     from.as_ptr().cast::<c_void>(),
                     to.as_mut_ptr().cast::<c_void>(),
                     int(end - start),
-                    datatype,
-                    op.handle(),
+                    datatype::<T::Summand>(),
+                    sum(),
                     self.handle,
                 )
             })?;

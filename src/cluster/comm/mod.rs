@@ -47,15 +47,6 @@ impl CommError {
     }
 }
 
-/// How elements are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum ReduceOp {
-    /// Wrapping for integers.
-    Sum,
-    Max,
-}
-
 /// What an agreement decided: `flags` is the AND over the ranks that took part, the same
 /// everywhere; `outcome` is the call's own return code, uniform too (ULFM: MPIX_Comm_agree).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +109,7 @@ pub enum Waiting {
     Sharing,
 }
 
-/// What an all-reduce combines: one's own elements, then room for everybody's, of equal lengths.
+/// What an all-reduce adds up: one's own elements, then room for everybody's, of equal lengths.
 #[derive(Debug)]
 pub enum Elements<'a> {
     /// Plain sums.
@@ -138,9 +129,9 @@ pub trait Communicator: Send {
     fn rank(&self) -> usize;
     /// Ranks in this world.
     fn size(&self) -> usize;
-    /// Element-wise over all ranks. What is sent is never changed, so a failed step can be
+    /// Element-wise sums over all ranks. What is sent is never changed, so a failed step can be
     /// repeated.
-    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError>;
+    fn all_reduce(&mut self, elements: Elements<'_>) -> Result<(), CommError>;
     /// Everybody's words, in rank order; equal lengths everywhere.
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError>;
     /// From `root` to everybody; equal lengths everywhere.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use kintsugi_ffi::mpi::{self, Comm, Op};
+use kintsugi_ffi::mpi::{self, Comm};
 use kintsugi_ffi::os;
 
 use crate::config::Point;
@@ -14,8 +14,8 @@ use crate::observe::threads::explained;
 use crate::run_folder::launcher;
 
 use super::{
-    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
-    SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, SpawnError, SpawnRequest,
+    Waiting,
 };
 
 mod arguments;
@@ -148,13 +148,6 @@ impl MpiComm {
     }
 }
 
-fn op(op: ReduceOp) -> Op {
-    match op {
-        ReduceOp::Sum => Op::Sum,
-        ReduceOp::Max => Op::Max,
-    }
-}
-
 /// MPI guarantees tags up to 32767; the ffi keeps two above 32000.
 fn checked_tag(call: &'static str, tag: u32) -> Result<u16, CommError> {
     const TAG_MAX: u16 = 31_999;
@@ -174,12 +167,12 @@ impl Communicator for MpiComm {
         self.size
     }
 
-    fn all_reduce(&mut self, elements: Elements<'_>, reduce: ReduceOp) -> Result<(), CommError> {
+    fn all_reduce(&mut self, elements: Elements<'_>) -> Result<(), CommError> {
         Ok(match elements {
-            Elements::F32(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
-            Elements::U64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
-            Elements::I32(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
-            Elements::I64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
+            Elements::F32(send, recv) => self.comm.all_reduce(send, recv),
+            Elements::U64(send, recv) => self.comm.all_reduce(send, recv),
+            Elements::I32(send, recv) => self.comm.all_reduce(send, recv),
+            Elements::I64(send, recv) => self.comm.all_reduce(send, recv),
         }?)
     }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use crate::config::Point;
 
 use super::{
-    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
-    SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, SpawnError, SpawnRequest,
+    Waiting,
 };
 
 /// The communicator of a process that is alone.
@@ -40,7 +40,7 @@ impl Communicator for SoloComm {
         1
     }
 
-    fn all_reduce(&mut self, elements: Elements<'_>, _op: ReduceOp) -> Result<(), CommError> {
+    fn all_reduce(&mut self, elements: Elements<'_>) -> Result<(), CommError> {
         self.usable()?;
         match elements {
             Elements::F32(send, recv) => recv.copy_from_slice(send),
@@ -175,7 +175,7 @@ mod tests {
     fn a_reduction_over_one_is_a_copy() {
         let mut comm = SoloComm::default();
         let mut sum = [0.0; 2];
-        comm.all_reduce(Elements::F32(&[1.5, -2.0], &mut sum), ReduceOp::Sum).unwrap();
+        comm.all_reduce(Elements::F32(&[1.5, -2.0], &mut sum)).unwrap();
         assert_eq!(sum, [1.5, -2.0]);
         assert_eq!(comm.all_gather_u64(&[3, 4]).unwrap(), [3, 4]);
         assert!(comm.agree(0b101).committed());

@@ -2,8 +2,8 @@
 //! call lasts the rank may be waiting for others, which is no reason to kill it.
 
 use super::{
-    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
-    SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, SpawnError, SpawnRequest,
+    Waiting,
 };
 use crate::cluster::guard::report;
 use crate::config::Point;
@@ -50,8 +50,8 @@ impl<H: Around> Communicator for Wrapped<H> {
         self.0.size()
     }
 
-    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
-        self.1.call(|| self.0.all_reduce(elements, op))
+    fn all_reduce(&mut self, elements: Elements<'_>) -> Result<(), CommError> {
+        self.1.call(|| self.0.all_reduce(elements))
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {

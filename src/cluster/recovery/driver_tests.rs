@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::cluster::comm::{
-    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
-    SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, SpawnError, SpawnRequest,
+    Waiting,
 };
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
@@ -52,7 +52,7 @@ impl Communicator for Script {
     fn size(&self) -> usize {
         self.size
     }
-    fn all_reduce(&mut self, _: Elements<'_>, _: ReduceOp) -> Result<(), CommError> {
+    fn all_reduce(&mut self, _: Elements<'_>) -> Result<(), CommError> {
         self.call("all_reduce")
     }
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {

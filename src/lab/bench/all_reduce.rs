@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::comm::mpi::MpiComm;
 use crate::cluster::comm::mpi::flags::recovery_flags;
-use crate::cluster::comm::{CommError, Communicator, Elements, Membership, ReduceOp};
+use crate::cluster::comm::{CommError, Communicator, Elements, Membership};
 use crate::config::Shown;
 use crate::observe::console::{print_line, say};
 use crate::run_folder::launcher;
@@ -71,11 +71,9 @@ impl Buffers {
 
     fn perform(&mut self, comm: &mut dyn Communicator, step: Step) -> Result<(), CommError> {
         match step {
-            Step::AllReduce => {
-                comm.all_reduce(Elements::F32(&self.send, &mut self.recv), ReduceOp::Sum)
-            }
+            Step::AllReduce => comm.all_reduce(Elements::F32(&self.send, &mut self.recv)),
             Step::Vote => {
-                comm.all_reduce(Elements::F32(&self.send, &mut self.recv), ReduceOp::Sum)?;
+                comm.all_reduce(Elements::F32(&self.send, &mut self.recv))?;
                 comm.agree(1).committed().then_some(()).ok_or(CommError::ProcFailed)
             }
         }
@@ -96,7 +94,7 @@ pub fn worker(steps: usize) -> Result<(), CommError> {
             for (step, times) in CYCLE.iter().zip(&mut times) {
                 // Everybody starts together: what is timed is the exchange, not the wait for a
                 // rank.
-                comm.all_reduce(Elements::U64(&[1], &mut [0]), ReduceOp::Sum)?;
+                comm.all_reduce(Elements::U64(&[1], &mut [0]))?;
                 let begin = Instant::now();
                 buffers.perform(&mut comm, *step)?;
                 if round >= WARM_UP {

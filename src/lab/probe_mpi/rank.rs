@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_watch};
-use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, ReduceOp};
+use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _};
 use crate::cluster::recovery::{self, Hooks, Note, Participant, Policy, Remark, Repaired};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
@@ -229,7 +229,7 @@ fn try_step(comm: &mut MpiComm, replica: &mut Replica) -> bool {
     replica.fate.meet(KillPoint::Step, step, rank);
     let mine: Vec<u64> = (0..STATE_WORDS).map(|index| contribution(step, rank, index)).collect();
     let mut sum = vec![0; STATE_WORDS];
-    let reduced = comm.all_reduce(Elements::U64(&mine, &mut sum), ReduceOp::Sum);
+    let reduced = comm.all_reduce(Elements::U64(&mine, &mut sum));
     if reduced.is_err() {
         comm.revoke();
     }

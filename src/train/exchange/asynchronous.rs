@@ -29,7 +29,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::comm::{Elements, ReduceOp};
+use crate::cluster::comm::Elements;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::data::staging::progress::{self, Progress};
@@ -191,13 +191,13 @@ impl Exchange for Asynchronous {
         }
         context.process.at(Point::InAllReduce);
         self.pool.compute_beside(&context.process.standing);
-        context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::F32(&self.send, &mut self.received))?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
         mine.extend_from_slice(&self.pool.staged().words());
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
-        context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::U64(&mine, &mut words))?;
         context.process.at(Point::BeforeVote);
         let of_reading = tally::WORDS + progress::WORDS;
         let owner_batches = words.split_off(Totals::WORDS + of_reading);

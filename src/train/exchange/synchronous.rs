@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cluster::comm::{Elements, ReduceOp};
+use crate::cluster::comm::Elements;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::data::staging::progress::Progress;
@@ -142,7 +142,7 @@ impl Synchronous {
                 let middle = bucket == sum.buckets() / 2;
                 context.process.at(if middle { Point::InAllReduce } else { Point::InBucket });
                 let comm = &mut *context.comm;
-                update.received().take_in(bucket, send, |sum| comm.all_reduce(sum, ReduceOp::Sum))
+                update.received().take_in(bucket, send, |sum| comm.all_reduce(sum))
             };
             sum.with_complete(bucket, reduce).map_err(TrainError::Comm)?;
             update.arrived(bucket, &pool.board);
@@ -163,7 +163,7 @@ impl Synchronous {
         mine.resize(times + ranks, 0);
         mine[times + rank] = self.pool.busy_micros() - self.busy_before;
         let mut words = vec![0; mine.len()];
-        context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::U64(&mine, &mut words))?;
         let rank_micros = words.split_off(times);
         let staged = Progress::from_words(&words.split_off(counted + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(counted));

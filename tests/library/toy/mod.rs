@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions, SimOutcome};
-use kintsugi::cluster::comm::{Call, CommError, Communicator, Elements, Membership, ReduceOp};
+use kintsugi::cluster::comm::{Call, CommError, Communicator, Elements, Membership};
 use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::{Injector, STRUCK};
 use kintsugi::cluster::recovery::{Called, Hooks, Participant, Policy, Remark, Repaired, driver};
@@ -384,7 +384,7 @@ impl<'a> Trainer<'a> {
         let count = mine.iter().map(|part| part.count).sum();
         let mix = mine.iter().fold(0u64, |sum, part| sum.wrapping_add(part.mix));
         let mut summed = [0; 2];
-        self.comm.all_reduce(Elements::U64(&[count, mix], &mut summed), ReduceOp::Sum)?;
+        self.comm.all_reduce(Elements::U64(&[count, mix], &mut summed))?;
         Ok((gradient, Line { step, count: summed[0], mix: summed[1] }))
     }
 
@@ -398,7 +398,7 @@ impl<'a> Trainer<'a> {
             }
         }
         let mut whole = vec![0; WIDTH];
-        self.comm.all_reduce(Elements::I64(&sum, &mut whole), ReduceOp::Sum)?;
+        self.comm.all_reduce(Elements::I64(&sum, &mut whole))?;
         Ok(whole.iter().map(|&fixed| (fixed as f64 / SCALE) as f32).collect())
     }
 }

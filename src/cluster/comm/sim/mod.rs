@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Point};
 
-use super::{Agreement, CommError, Communicator, Elements, ReduceOp, Waiting};
+use super::{Agreement, CommError, Communicator, Elements, Waiting};
 
 mod board;
 mod clock;
@@ -216,14 +216,14 @@ impl Communicator for SimComm {
         self.place.size
     }
 
-    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
+    fn all_reduce(&mut self, elements: Elements<'_>) -> Result<(), CommError> {
         let sent = match &elements {
             Elements::F32(send, _) => Payload::F32(send.to_vec()),
             Elements::U64(send, _) => Payload::U64(send.to_vec()),
             Elements::I32(send, _) => Payload::I32(send.to_vec()),
             Elements::I64(send, _) => Payload::I64(send.to_vec()),
         };
-        let sum = self.collective(Kind::Reduce(op), sent)?;
+        let sum = self.collective(Kind::Reduce, sent)?;
         match (elements, sum.as_ref()) {
             (Elements::F32(_, recv), Payload::F32(sum)) => recv.copy_from_slice(sum),
             (Elements::U64(_, recv), Payload::U64(sum)) => recv.copy_from_slice(sum),
@@ -299,9 +299,11 @@ impl Communicator for SimComm {
     }
 
     fn meet(&mut self, word: u64) -> Result<u64, CommError> {
-        let mut largest = [0];
-        self.all_reduce(Elements::U64(&[word], &mut largest), ReduceOp::Max)?;
-        Ok(largest[0])
+        let largest = self.collective(Kind::Meet, Payload::U64(vec![word]))?;
+        match largest.as_ref() {
+            Payload::U64(words) => Ok(words[0]),
+            other => unreachable!("a meeting gave {:?}", other.shape()),
+        }
     }
 
     /// Deaths are heard of in calls only.

@@ -1,7 +1,6 @@
 //! What a collective computes: always in rank order, so that a replaced world computes the bits
 //! of the old one.
 
-use super::super::ReduceOp;
 use super::state::{Kind, Payload};
 
 /// Combines the parts of a collective, given in ascending rank order.
@@ -24,23 +23,27 @@ pub(super) fn combine<'a>(
                 })
                 .collect(),
         ),
-        Kind::Reduce(op) => {
+        Kind::Reduce => {
             let whole = parts.map(|(_, payload)| payload.clone());
-            whole.reduce(|sum, part| reduce(op, sum, &part)).unwrap_or(Payload::Empty)
+            whole.reduce(|sum, part| add(sum, &part)).unwrap_or(Payload::Empty)
+        }
+        Kind::Meet => {
+            let words = parts.flat_map(|(_, payload)| match payload {
+                Payload::U64(words) => words.as_slice(),
+                _ => &[],
+            });
+            Payload::U64(words.copied().max().into_iter().collect())
         }
     }
 }
 
-fn reduce(op: ReduceOp, mut sum: Payload, part: &Payload) -> Payload {
-    match (&mut sum, part, op) {
-        (Payload::F32(a), Payload::F32(b), ReduceOp::Sum) => fold(a, b, |x, y| x + y),
-        (Payload::F32(a), Payload::F32(b), ReduceOp::Max) => fold(a, b, f32::max),
-        (Payload::U64(a), Payload::U64(b), ReduceOp::Sum) => fold(a, b, u64::wrapping_add),
-        (Payload::U64(a), Payload::U64(b), ReduceOp::Max) => fold(a, b, u64::max),
-        (Payload::I32(a), Payload::I32(b), ReduceOp::Sum) => fold(a, b, i32::wrapping_add),
-        (Payload::I32(a), Payload::I32(b), ReduceOp::Max) => fold(a, b, i32::max),
-        (Payload::I64(a), Payload::I64(b), ReduceOp::Sum) => fold(a, b, i64::wrapping_add),
-        (Payload::I64(a), Payload::I64(b), ReduceOp::Max) => fold(a, b, i64::max),
+/// Integers wrap.
+fn add(mut sum: Payload, part: &Payload) -> Payload {
+    match (&mut sum, part) {
+        (Payload::F32(a), Payload::F32(b)) => fold(a, b, |x, y| x + y),
+        (Payload::U64(a), Payload::U64(b)) => fold(a, b, u64::wrapping_add),
+        (Payload::I32(a), Payload::I32(b)) => fold(a, b, i32::wrapping_add),
+        (Payload::I64(a), Payload::I64(b)) => fold(a, b, i64::wrapping_add),
         _ => unreachable!("calls that do not match never get here"),
     }
     sum

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar};
 use crate::config::seed::{Stream, purpose};
 
 use super::super::Call as Called;
-use super::super::{Agreement, CommError, ReduceOp, SpawnError, SpawnRequest};
+use super::super::{Agreement, CommError, SpawnError, SpawnRequest};
 use super::options::{SimOptions, Trace};
 
 /// What travels in a collective.
@@ -40,9 +40,14 @@ impl Payload {
 /// Which collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Reduce(ReduceOp),
+    /// Sums.
+    Reduce,
+    /// The largest word.
+    Meet,
     Gather,
-    Broadcast { root: usize },
+    Broadcast {
+        root: usize,
+    },
     Warm,
 }
 
@@ -86,7 +91,8 @@ impl Call {
     /// Its name in traces and messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Collective(Kind::Reduce(_), _) => "all_reduce",
+            Self::Collective(Kind::Reduce, _) => "all_reduce",
+            Self::Collective(Kind::Meet, _) => "meet",
             Self::Collective(Kind::Gather, _) => "all_gather",
             Self::Collective(Kind::Broadcast { .. }, _) => "broadcast",
             Self::Collective(Kind::Warm, _) => "warm",

@@ -13,8 +13,7 @@ const RANKS: usize = 4;
 fn one_all_reduce(seed: u64, options: SimOptions) -> SimOutcome<Result<u64, CommError>> {
     run(seed, RANKS, options, |mut comm, _| {
         let mut sum = [0];
-        comm.all_reduce(Elements::U64(&[1 << (4 * comm.rank())], &mut sum), ReduceOp::Sum)
-            .map(|()| sum[0])
+        comm.all_reduce(Elements::U64(&[1 << (4 * comm.rank())], &mut sum)).map(|()| sum[0])
     })
 }
 
@@ -38,7 +37,7 @@ fn small_world(seed: u64, options: SimOptions) -> SimOutcome<Vec<u64>> {
         }
         for _ in 0..15 {
             let mut sum = [0];
-            let done = comm.all_reduce(Elements::U64(&[1], &mut sum), ReduceOp::Sum);
+            let done = comm.all_reduce(Elements::U64(&[1], &mut sum));
             let done = done.and_then(|()| ring(&mut comm));
             if done.is_err() {
                 comm.revoke();
@@ -128,7 +127,7 @@ fn whoever_is_not_told_of_a_failure_is_freed_by_a_revocation() {
     let work = |revokes: bool| {
         move |mut comm: SimComm, _| {
             let mut sum = [0];
-            let done = comm.all_reduce(Elements::U64(&[1], &mut sum), ReduceOp::Sum);
+            let done = comm.all_reduce(Elements::U64(&[1], &mut sum));
             if revokes && done.is_err() {
                 comm.revoke();
             }
