@@ -6,9 +6,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::lab::bench::runs::of_runs;
-use crate::lab::bench::{
-    all_reduce, calm, checkpoint, loader, memory, recovery, staging, step, table,
-};
+use crate::lab::bench::{all_reduce, calm, checkpoint, loader, memory, recovery, step, table};
 use crate::observe::console::print_text;
 
 /// Compares two things in one run and prints the ratio.
@@ -35,8 +33,6 @@ enum Bench {
     Memory(memory::Options),
     /// A step of one worker, ours and PyTorch's in turns: load, forward and backward, update
     Step(step::Options),
-    /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
-    Staging(staging::Options),
     /// From SIGKILL to being back in the update loop: respawn, shrink, a renewal, restart from
     /// resident state and from a checkpoint
     Recovery(recovery::Options),
@@ -55,7 +51,6 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Loader(options) => of_runs(|runs| loader::run(options, runs)),
         Bench::Memory(options) => of_runs(|runs| memory::run(options, runs)),
         Bench::Step(options) => of_runs(|runs| step::run(options, runs)),
-        Bench::Staging(options) => of_runs(|runs| staging::run(options, runs)),
         Bench::Recovery(options) => of_runs(|runs| recovery::run(options, runs)),
     };
     match (report, args.json) {

@@ -18,14 +18,13 @@ pub mod loader;
 pub mod memory;
 pub mod recovery;
 pub mod runs;
-pub mod staging;
 pub mod step;
 mod turns;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `memory`, `recovery`, `staging`, `step`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `memory`, `recovery`, `step`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
