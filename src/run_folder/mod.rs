@@ -10,6 +10,7 @@ use kintsugi_ffi::os;
 use thiserror::Error;
 
 use crate::config::{Config, Shown, identity};
+use crate::observe::log::EVENTS_FILE;
 use crate::observe::refusal::{Meaning, insist};
 
 pub mod before;
@@ -32,7 +33,7 @@ pub const FAILURE: &str = "failure.txt";
 pub const CONFIGURATION: &str = "configuration";
 
 /// What a run's folder holds from its start on, or from its first step: one is enough.
-const SIGNS: [&str; 5] = ["config.toml", "events.jsonl", "world.json", RESULT, "lock"];
+const SIGNS: [&str; 5] = ["config.toml", EVENTS_FILE, "world.json", RESULT, "lock"];
 
 /// There is no run where one was named.
 #[derive(Debug, Error)]

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::lab::report::read::read_result;
 use crate::observe::console::say;
 use crate::observe::event::{Event, Kind};
-use crate::observe::log::read_events;
+use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::result::RunResult;
 
 use super::runs::{Runs, launch};
@@ -162,14 +163,12 @@ fn one_run(
         .args(["-s", &format!("checkpoint.every={}", arm.checkpoints())])
         .args(arm.keys.iter().flat_map(|key| ["-s", key]));
     let output = runs.run(&mut command)?;
-    let events = read_events(&run_dir.join("events.jsonl")).unwrap_or_default();
+    let events = read_events(&run_dir.join(EVENTS_FILE)).unwrap_or_default();
     if events.is_empty() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("{}: the run wrote nothing: {text}", arm.name));
     }
-    let result = std::fs::read(run_dir.join("result.json")).ok();
-    let result = result.and_then(|text| serde_json::from_slice(&text).ok());
-    Ok((events, result))
+    Ok((events, read_result(run_dir).ok().flatten()))
 }
 
 /// Weights and momentum.

@@ -16,7 +16,7 @@ use crate::cluster::resident::folder::inventory;
 use crate::config::{Recovery, Shown};
 use crate::observe::console::say;
 use crate::observe::event::Event;
-use crate::observe::log::read_events;
+use crate::observe::log::{EVENTS_FILE, read_events};
 
 use super::Report;
 
@@ -126,7 +126,7 @@ impl Runs {
     ) -> Result<Vec<Event>, String> {
         let mut command = launch(config, ranks, run_dir)?;
         let output = self.run(command.args(keys.iter().flat_map(|key| ["-s", key])))?;
-        match (output.status.success(), read_events(&run_dir.join("events.jsonl"))) {
+        match (output.status.success(), read_events(&run_dir.join(EVENTS_FILE))) {
             (true, Ok(events)) => Ok(events),
             _ => Err(format!("the run failed: {}", String::from_utf8_lossy(&output.stderr))),
         }

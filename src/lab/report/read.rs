@@ -8,6 +8,7 @@ use crate::config::{Config, ExchangeKind, Shown, identity};
 use crate::observe::log::{self, EVENTS_FILE};
 use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::{ledger, result::RunResult};
+use crate::run_folder::RESULT;
 
 /// Reads what the run directory holds. The events must be there; the rest may be missing (a run
 /// that is under way, an older version). Without `arm` the run's own name is used.
@@ -41,7 +42,7 @@ fn text_of(path: &Path) -> io::Result<Option<String>> {
 
 /// `RUN/result.json`; `None` while there is none.
 pub fn read_result(folder: &Path) -> io::Result<Option<RunResult>> {
-    let path = folder.join("result.json");
+    let path = folder.join(RESULT);
     let Some(text) = text_of(&path)? else { return Ok(None) };
     let invalid =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.shown()));

@@ -11,7 +11,9 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, RecoveryRecord, VERSION};
 use crate::observe::event_writer::EventWriter;
+pub use crate::observe::ledger::LEDGER_FILE as LEDGER;
 use crate::observe::ledger::{self, Committed, Entry, Ledger};
+pub use crate::observe::log::EVENTS_FILE as EVENTS;
 use crate::observe::log::last_lines;
 use crate::observe::metrics::Metrics;
 use crate::observe::notice::act_on;
@@ -22,10 +24,6 @@ use crate::observe::tensorboard::Tensorboard;
 use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
 
-/// Names within the run directory.
-pub const EVENTS: &str = "events.jsonl";
-/// See `observe::ledger`.
-pub const LEDGER: &str = "ledger.jsonl";
 /// The end of the events in which repairs are looked for that no step has followed yet.
 const RECENT_EVENTS_BYTES: usize = 256 << 10;
 /// See `cluster::world`.
