@@ -139,6 +139,7 @@ fn describe(failed: &Failed, rule: Rule) -> String {
     match rule {
         Rule::Vote => {}
         Rule::LocalSuccess => replay.push_str(" --rule local-success"),
+        Rule::VoteWithoutRevoke => replay.push_str(" --rule vote-without-revoke"),
         Rule::Forgetful => replay.push_str(" --rule forgetful"),
         Rule::Believing => replay.push_str(" --rule believing"),
     }

@@ -31,7 +31,6 @@ mod refused;
 mod report;
 mod runs;
 mod second_user;
-mod simulate;
 mod simulated_cluster;
 #[path = "../processes/stranger.rs"]
 mod stranger;
@@ -39,7 +38,6 @@ mod sweep;
 mod tape;
 mod told;
 mod torchvision;
-mod toy;
 mod trained;
 #[path = "../processes/tree.rs"]
 mod tree;

@@ -75,6 +75,12 @@ fn applying_rounds_on_local_success_is_found() {
 }
 
 #[test]
+fn voting_without_a_revocation_is_found_stuck() {
+    let tally = play_all(&schedules(200, Rule::VoteWithoutRevoke), &|_| {});
+    assert!(tally.stuck > 20, "{tally:?}");
+}
+
+#[test]
 fn forgetting_what_outlived_the_processes_is_found() {
     let tally = play_all(&schedules(200, Rule::Forgetful), &|_| {});
     let said = |failed: &Failed| failed.failure.to_string().contains("had been committed");

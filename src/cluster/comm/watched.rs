@@ -17,6 +17,11 @@ pub trait Around: Send {
     fn agree(&self, inner: &mut dyn Membership, flags: u32) -> Agreement {
         self.call(|| inner.agree(flags))
     }
+
+    /// The end of a world.
+    fn revoke(&self, inner: &mut dyn Membership) {
+        self.call(|| inner.revoke());
+    }
 }
 
 /// A communicator, and what is done around its calls.
@@ -75,7 +80,7 @@ impl<H: Around> Communicator for Wrapped<H> {
     }
 
     fn revoke(&mut self) {
-        self.1.call(|| self.0.revoke());
+        self.1.revoke(&mut *self.0);
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {

@@ -1,5 +1,5 @@
 //! The driver over a scripted communicator: one survivor of a world of two, whose n-th call fails.
-//! Worlds of many ranks, with failures seen differently by each: `tests/library/simulate.rs`.
+//! Worlds of many ranks, with failures seen differently by each: `lab/simulate`.
 
 use std::time::Duration;
 

@@ -24,6 +24,8 @@ mod reuse_tests;
 mod scenario;
 mod slots;
 mod stand_in;
+#[cfg(test)]
+mod struck_tests;
 mod supervise;
 
 pub use broken::Rule;
