@@ -5,11 +5,9 @@ use std::path::Path;
 
 use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{Best, RunResult, Status};
+use kintsugi::observe::result::{Best, RunResult};
 
-use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir,
-};
+use crate::support::{alone, completed, kintsugi, launch, result_of, run};
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
@@ -24,14 +22,7 @@ const WILD: [&str; 4] = [
 ];
 
 fn trained(name: &str, overrides: &[&str]) -> (std::path::PathBuf, RunResult) {
-    let folder = run_dir(name);
-    let ended = run(&mut launch(&folder, &[&WILD[..], overrides].concat()), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
-    (folder, result)
+    completed(name, &[&WILD[..], overrides].concat())
 }
 
 /// The weights that `--best` finds, as a file.

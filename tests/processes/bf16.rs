@@ -4,10 +4,7 @@ use kintsugi::config::Device;
 use kintsugi::engine;
 use kintsugi::model::catalogue;
 
-use crate::support::{alone, assert_audited, kintsugi, launch, project, result_of, run, run_dir};
-
-/// Seconds any of these runs may take.
-const LIMIT: u64 = 120;
+use crate::support::{alone, completed, project};
 
 /// Convolutions, batch norms, sums; few enough steps for a second or two.
 const SMALL: [&str; 6] = [
@@ -28,11 +25,7 @@ fn is_computed() -> bool {
 }
 
 fn ended(name: &str, more: &[&str]) -> (String, usize) {
-    let folder = run_dir(name);
-    let ended = run(&mut launch(&folder, &[&SMALL[..], more].concat()), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    let result = result_of(&folder);
+    let (_, result) = completed(name, &[&SMALL[..], more].concat());
     assert!(result.exact, "{name}");
     (result.state_sha256.expect("a run that completed has a digest"), result.recoveries.len())
 }
@@ -59,21 +52,15 @@ fn taps_that_see_only_padding_learn_nothing_whatever_memory_holds() {
     let _turn = alone();
     let precision = if is_computed() { "bf16" } else { "f32" };
     let hash = |ranks: &str, every: &str, more: &[&str]| {
-        let folder = run_dir(&format!("narrow-{ranks}-{every}"));
-        let mut command = kintsugi();
-        command.args(["launch", "-n", ranks]).arg(project("configs/mlp_synthetic.toml"));
-        command.arg("--run-dir").arg(&folder);
+        let name = format!("narrow-{ranks}-{every}");
+        let ranks = format!("run.ranks={ranks}");
         let model =
             format!("model.name={}", project("tests/processes/models/narrow.toml").display());
         let precision = format!("device.precision={precision}");
         let evaluation = format!("evaluation.every={every}");
         let own = ["data.image_size=8", "train.steps=8", "train.global_batch=24", "train.owners=2"];
-        for value in own.iter().chain(&[&*model, &precision, &evaluation]).chain(more) {
-            command.args(["-s", value]);
-        }
-        let ended = run(&mut command, LIMIT);
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        result_of(&folder).state_sha256.expect("a run that completed has a digest")
+        let keys = [&own[..], &[&*ranks, &model, &precision, &evaluation], more].concat();
+        completed(&name, &keys).1.state_sha256.expect("a run that completed has a digest")
     };
     let kill = r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#;
     let first = hash("1", "never", &[]);
@@ -92,25 +79,17 @@ fn the_asynchronous_exchange_in_bf16_survives_a_kill_and_learns() {
     if !is_computed() {
         return;
     }
-    let folder = run_dir("bf16-asynchronous");
-    let mut command = kintsugi();
-    command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(&folder);
-    for value in [
+    let keys = [
+        "run.ranks=2",
         r#"faults.plan=[{kind="kill", rank=1, step=5, phase="in_all_reduce"}]"#,
         "device.precision=bf16",
         "train.exchange=asynchronous",
         "train.epochs=6",
         "train.steps=100000",
         "optimizer.momentum=0.5",
-    ] {
-        command.args(["-s", value]);
-    }
-    let ended = run(&mut command, LIMIT);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let result = result_of(&folder);
+    ];
+    let (_, result) = completed("bf16-asynchronous", &keys);
     assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
-    assert_audited(&folder);
     let error = result.validation.expect("the end is evaluated").error;
     assert!(error < LEARNT_MAX, "an error of {error} is chance, or nearly");
 }

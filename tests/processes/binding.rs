@@ -9,7 +9,7 @@ use kintsugi_ffi::affinity::allowed;
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    alone, assert_nothing_runs, kintsugi, processes_of, project, run_dir, start, wait_for_step,
+    alone, assert_nothing_runs, launch, processes_of, run_dir, start, wait_for_step,
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -17,14 +17,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TAKEN_MAX: Duration = Duration::from_secs(30);
 
 fn command(folder: &Path, keys: &[&str]) -> Command {
-    let mut command = kintsugi();
-    command.args(["launch", "-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(folder);
     let calm = ["train.steps=100000", "evaluation.every=never", "checkpoint.every=never"];
-    for key in calm.iter().chain(keys) {
-        command.args(["-s", key]);
-    }
-    command
+    launch(folder, &[&["run.ranks=2"][..], &calm[..], keys].concat())
 }
 
 /// The list of processors of every rank and spare of a run, by pid.

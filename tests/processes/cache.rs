@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 use kintsugi::run_folder;
 
 use crate::share::Share;
-use crate::support::{alone, assert_audited, assert_nothing_runs, result_of, run};
+use crate::support::{alone, has_completed, run};
 
 const LIMIT_SECONDS: u64 = 180;
 /// Pictures, each smaller than a page.
@@ -27,11 +27,7 @@ fn complete(share: &Share, name: &str, overrides: &[&str]) -> RunResult {
     let ahead = "data.prefetch=1";
     let overrides = [&[half.as_str(), &batch, &epochs, ahead], overrides].concat();
     let ended = run(&mut share.command("launch", &dir, &overrides), LIMIT_SECONDS);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    let result = result_of(&dir);
-    assert_eq!(result.status, Status::Completed);
-    assert_audited(&dir);
-    assert_nothing_runs(&dir);
+    let result = has_completed(&ended, &dir);
     assert_eq!(left_of(&dir), Vec::<String>::new(), "{name}");
     result
 }

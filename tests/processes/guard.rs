@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use kintsugi::cluster::world::World;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 use kintsugi_ffi::os::{Signal, kill, process_is_alive};
 use kintsugi_ffi::shared::SharedWords;
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, result_of, run,
+    self, alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, result_of, run,
     run_dir, shared_memory_of, start, wait_for_step,
 };
 
@@ -29,11 +29,8 @@ const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
 
 /// The hash of the run that lost nothing.
 fn calm(name: &str, overrides: &[&str]) -> Option<String> {
-    let folder = run_dir(&format!("guard-calm-{name}"));
-    let ended = run(&mut launch(&folder, overrides), LIMIT);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let result = result_of(&folder);
-    assert!(result.recoveries.is_empty() && result.restarts.is_empty(), "a calm run: {result:?}");
+    let (_, result) = completed(&format!("calm-{name}"), overrides);
+    assert!(result.recoveries.is_empty(), "a calm run: {result:?}");
     result.state_sha256
 }
 
@@ -61,14 +58,8 @@ fn lost_of(result: &RunResult) -> Vec<Lost> {
 
 /// Launches with these overrides; the run must complete without a restart and be audited clean.
 fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
-    let folder = run_dir(&format!("guard-{name}"));
-    let ended = run(&mut launch(&folder, overrides), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
+    let (folder, result) = support::completed(&format!("guard-{name}"), overrides);
     assert!(result.restarts.is_empty(), "{name}: {:?}", result.restarts);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
     (folder, result)
 }
 

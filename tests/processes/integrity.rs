@@ -6,25 +6,13 @@ use std::path::{Path, PathBuf};
 use kintsugi::observe::event::{Event, Kind, ROLLBACK, RecoveryRecord};
 use kintsugi::observe::ledger::{self, Entry};
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 use kintsugi::observe::standing::standing;
 
-use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
-};
-
-/// Seconds any of these runs may take.
-const LIMIT: u64 = 120;
+use crate::support::{self, alone};
 
 fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
-    let folder = run_dir(&format!("integrity-{name}"));
-    let ended = run(&mut launch(&folder, overrides), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    (folder, result)
+    support::completed(&format!("integrity-{name}"), overrides)
 }
 
 /// Samples of the step events that stand.
@@ -69,17 +57,9 @@ fn a_rank_whose_weights_differ_is_evicted_and_the_bits_are_the_calm_runs() {
 
 /// A run of few ranks.
 fn of(ranks: &str, name: &str, more: &[&str]) -> (RunResult, PathBuf) {
-    let folder = run_dir(&format!("integrity-{name}"));
-    let mut command = kintsugi();
-    command.arg("launch").args(["-n", ranks]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(&folder);
-    for value in more {
-        command.args(["-s", value]);
-    }
-    let ended = run(&mut command, LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    (result_of(&folder), folder)
+    let ranks = format!("run.ranks={ranks}");
+    let (folder, result) = completed(name, &[&[&*ranks][..], more].concat());
+    (result, folder)
 }
 
 #[test]

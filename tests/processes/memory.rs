@@ -10,7 +10,7 @@ use kintsugi::engine::memory::limits::Limits;
 use kintsugi::model::catalogue;
 
 use crate::support::{
-    PRELOADED, alone, assert_audited, compiled, kintsugi, project, result_of, run, run_dir,
+    self, PRELOADED, alone, assert_audited, compiled, completed, result_of, run, run_dir,
 };
 
 /// Seconds any of these runs may take.
@@ -39,21 +39,11 @@ const KILLS: &str = r#"faults.plan=[{kind="kill", rank=1, step=2, phase="in_forw
                                     {kind="kill", rank=0, step=3, phase="in_backward"}]"#;
 
 fn launch(folder: &Path, keys: &[&str]) -> Command {
-    let mut command = kintsugi();
-    command.args(["launch", "-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(folder);
-    for key in keys {
-        command.args(["-s", key]);
-    }
-    command
+    support::launch(folder, &[&["run.ranks=2"][..], keys].concat())
 }
 
 fn ended(name: &str, keys: &[&str]) -> (String, usize) {
-    let folder = run_dir(name);
-    let ended = run(&mut launch(&folder, keys), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    let result = result_of(&folder);
+    let (_, result) = completed(name, &[&["run.ranks=2"][..], keys].concat());
     assert!(result.exact, "{name}");
     (result.state_sha256.expect("a run that completed has a digest"), result.recoveries.len())
 }

@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 
-use crate::support::{alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir};
-
-/// Seconds any of these runs may take.
-const LIMIT: u64 = 120;
+use crate::support::{alone, completed};
 
 /// AdamW, clipped, in one cycle, averaged, in pieces.
 const ADAMW: [&str; 7] = [
@@ -24,13 +21,7 @@ const ADAMW: [&str; 7] = [
 ];
 
 fn trained(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
-    let folder = run_dir(name);
-    let ended = run(&mut launch(&folder, &[&ADAMW[..], overrides].concat()), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
+    let (folder, result) = completed(name, &[&ADAMW[..], overrides].concat());
     assert!(result.exact, "{name}: these sums are exact whatever happened");
     (folder, result)
 }

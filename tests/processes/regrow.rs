@@ -14,8 +14,8 @@ use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    Ended, alone, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir,
-    shared_memory_of, start, wait_for_step,
+    Ended, alone, assert_audited, assert_nothing_runs, kintsugi, launch, plan, result_of, run,
+    run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -48,10 +48,6 @@ fn calm() -> &'static RunResult {
     CALM.get_or_init(|| completed("calm", &[]))
 }
 
-fn kills(faults: &[&str]) -> String {
-    format!("faults.plan=[{}]", faults.join(", "))
-}
-
 /// (cause, from, to) of each change of size.
 fn sizes(result: &RunResult) -> Vec<(&str, u32, u32)> {
     let size = |record: &ResizeRecord| (record.from, record.to);
@@ -65,7 +61,7 @@ fn sizes(result: &RunResult) -> Vec<(&str, u32, u32)> {
 #[test]
 fn a_lost_rank_comes_back_at_the_epochs_end() {
     let _turn = alone();
-    let kill = kills(&[r#"{kind="kill", rank=2, step=10, phase="in_all_reduce"}"#]);
+    let kill = plan(&[r#"{kind="kill", rank=2, step=10, phase="in_all_reduce"}"#]);
     let result = completed("epoch", &[&kill, SHRINK]);
     assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
     assert_eq!((result.recoveries[0].rung.as_str(), result.recoveries[0].ranks), ("shrink", 3));
@@ -79,7 +75,7 @@ fn a_lost_rank_comes_back_at_the_epochs_end() {
 #[test]
 fn a_rank_that_never_comes_back_is_not_waited_for() {
     let _turn = alone();
-    let kill = kills(&[r#"{kind="kill", rank=2, step=10, phase="in_all_reduce"}"#]);
+    let kill = plan(&[r#"{kind="kill", rank=2, step=10, phase="in_all_reduce"}"#]);
     let result = completed("never", &[&kill, SHRINK, "recovery.regrow=never"]);
     assert_eq!(sizes(&result), []);
     assert_eq!(result.state_sha256, calm().state_sha256);
@@ -95,7 +91,7 @@ fn deaths_while_the_world_grows_fall_back_to_the_living() {
         r#"{kind="kill", rank=0, step=21, phase="in_spawn"}"#,
         r#"{kind="kill", rank=1, step=41, phase="in_merge"}"#,
     ];
-    let result = completed("deaths", &[&kills(&faults), SHRINK]);
+    let result = completed("deaths", &[&plan(&faults), SHRINK]);
     let lost: usize = result.recoveries.iter().map(|record| record.lost.len()).sum();
     assert_eq!(lost, 3, "{:?}", result.recoveries);
     assert_eq!(result.state_sha256, calm().state_sha256);
@@ -108,7 +104,7 @@ fn a_newcomer_that_dies_while_it_is_restored_comes_at_the_next_epoch() {
         r#"{kind="kill", rank=3, step=5, phase="in_all_reduce"}"#,
         r#"{kind="kill", who="newcomer", step=21, phase="in_restore"}"#,
     ];
-    let result = completed("newcomer", &[&kills(&faults), SHRINK]);
+    let result = completed("newcomer", &[&plan(&faults), SHRINK]);
     let whole: Vec<_> = sizes(&result).into_iter().filter(|(_, _, to)| *to == 4).collect();
     assert_eq!(whole, [("regrow", 3, 4)], "{:?}", result.resizes);
     assert_eq!(result.state_sha256, calm().state_sha256);
@@ -168,7 +164,7 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
 fn behind_a_replaced_leader_a_smaller_world_is_told_of_once() {
     let _turn = alone();
     let folder = run_dir("regrow-replaced");
-    let kill_leader = kills(&[r#"{kind="kill", rank=0, step=5}"#]);
+    let kill_leader = plan(&[r#"{kind="kill", rank=0, step=5}"#]);
     let steps = format!("train.steps={NEVER_REACHED}");
     let keys = ["evaluation.every=never", "checkpoint.every=10000steps", &steps, &kill_leader];
     let mut running = start(&mut launch(&folder, &keys), Duration::from_secs(LIMIT));

@@ -1,7 +1,7 @@
 //! Whole runs with real processes, real Open MPI and real SIGKILL: what the README promises.
 //! One test function per promise; they share one calm run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, project, result_of,
-    run, run_dir, shared_memory_of, start, wait_for_step,
+    alone, assert_audited, assert_nothing_runs, completed, kintsugi, launch, plan, processes_of,
+    project, result_of, run, run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -22,29 +22,7 @@ const LIMIT: u64 = 90;
 /// The run that lost nothing.
 fn calm() -> &'static RunResult {
     static CALM: OnceLock<RunResult> = OnceLock::new();
-    CALM.get_or_init(|| {
-        let folder = run_dir("calm");
-        let ended = run(&mut launch(&folder, &[]), LIMIT);
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert_audited(&folder);
-        result_of(&folder)
-    })
-}
-
-fn plan(faults: &[&str]) -> String {
-    format!("faults.plan=[{}]", faults.join(", "))
-}
-
-/// Launches with these overrides; the run must complete.
-fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
-    let folder = run_dir(name);
-    let ended = run(&mut launch(&folder, overrides), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    (folder, result)
+    CALM.get_or_init(|| completed("calm", &[]).1)
 }
 
 /// With its lost ranks replaced, the run must end as the calm one.
@@ -211,8 +189,8 @@ fn a_stop_while_a_replacement_starts_waits_for_it_and_writes_a_checkpoint() {
 fn the_asynchronous_exchange_survives_a_kill() {
     let _turn = alone();
     let kill = plan(&[r#"{kind="kill", rank=1, step=5, phase="in_all_reduce"}"#]);
-    let folder = run_dir("asynchronous");
     let overrides = [
+        "run.ranks=2",
         kill.as_str(),
         "train.exchange=asynchronous",
         "train.workers=2",
@@ -222,18 +200,9 @@ fn the_asynchronous_exchange_survives_a_kill() {
         "data.synthetic_samples=145",
         "optimizer.momentum=0.5",
     ];
-    let mut command = kintsugi();
-    command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(&folder);
-    for value in overrides {
-        command.args(["-s", value]);
-    }
-    let ended = run(&mut command, LIMIT);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let result = result_of(&folder);
+    let (_, result) = completed("asynchronous", &overrides);
     assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
     assert_eq!(result.samples, 6 * 145, "six epochs were asked for");
-    assert_audited(&folder);
 }
 
 /// A mpirun with these flags, and no `launch`.

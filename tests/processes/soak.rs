@@ -3,17 +3,16 @@
 //! says that it was skipped.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::world::World;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 
 use crate::support::{
-    Running, alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run,
-    run_dir, start,
+    Running, alone, assert_audited, assert_nothing_runs, has_completed, kintsugi, launch,
+    result_of, run, run_dir, start,
 };
 
 /// Longest short run.
@@ -40,22 +39,8 @@ fn minutes() -> Option<f64> {
 
 fn calm(name: &str, overrides: &[&str], limit_seconds: u64) -> RunResult {
     let folder = run_dir(name);
-    calm_by(launch(&folder, overrides), &folder, limit_seconds)
-}
-
-/// The same on one rank.
-fn calm_alone(name: &str, overrides: &[&str], limit_seconds: u64) -> RunResult {
-    let folder = run_dir(name);
-    let mut command = kintsugi();
-    command.args(["launch", "-n", "1"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(&folder);
-    command.args(overrides.iter().flat_map(|key| ["-s", key]));
-    calm_by(command, &folder, limit_seconds)
-}
-
-fn calm_by(mut command: Command, folder: &Path, limit_seconds: u64) -> RunResult {
-    assert_eq!(run(&mut command, limit_seconds).code, Some(0));
-    let result = result_of(folder);
+    assert_eq!(run(&mut launch(&folder, overrides), limit_seconds).code, Some(0));
+    let result = result_of(&folder);
     std::fs::remove_dir_all(folder).unwrap();
     result
 }
@@ -87,11 +72,8 @@ fn planned_kills(minutes: f64) {
             overrides.join(" -s ")
         );
         assert_eq!(ended.code, Some(0), "{replay}\n{}", ended.stderr);
-        let result = result_of(&folder);
-        assert_eq!(result.status, Status::Completed, "{replay}");
+        let result = has_completed(&ended, &folder);
         assert_eq!(result.state_sha256, calm.state_sha256, "{replay}");
-        assert_audited(&folder);
-        assert_nothing_runs(&folder);
         runs += 1;
         recoveries += result.recoveries.len();
         lost += result.recoveries.iter().map(|record| record.lost.len()).sum::<usize>();
@@ -114,7 +96,7 @@ fn storm(minutes: f64) {
     let overrides = [&[steps.as_str()], &keys[..]].concat();
     // Twice the estimate and ten minutes: the machine may be shared.
     let limit = (120.0 * minutes) as u64 + 600;
-    let calm = calm_alone("soak-storm-calm", &overrides, limit);
+    let calm = calm("soak-storm-calm", &[&["run.ranks=1"][..], &overrides].concat(), limit);
     let folder = run_dir("soak-storm");
     let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(3 * limit));
     wait_for_world(&folder, &mut running);

@@ -12,8 +12,8 @@ use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    Running, alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir, start,
-    wait_for_step,
+    Running, alone, assert_audited, assert_nothing_runs, completed, launch, plan, result_of,
+    run_dir, start, wait_for_step,
 };
 
 /// What any of these runs may take.
@@ -23,16 +23,7 @@ const LIMIT: Duration = Duration::from_secs(LIMIT_SECONDS);
 /// The run that lost nothing, without spares.
 fn calm() -> &'static RunResult {
     static CALM: OnceLock<RunResult> = OnceLock::new();
-    CALM.get_or_init(|| {
-        let folder = run_dir("spares-calm");
-        let ended = run(&mut launch(&folder, &[]), LIMIT_SECONDS);
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        result_of(&folder)
-    })
-}
-
-fn plan(faults: &[&str]) -> String {
-    format!("faults.plan=[{}]", faults.join(", "))
+    CALM.get_or_init(|| completed("spares-calm", &[]).1)
 }
 
 /// What a run that must end as the calm one left behind.
@@ -73,13 +64,8 @@ fn world_of(folder: &Path) -> World {
 
 /// Launches with so many spares; the run must end as the calm one.
 fn ends_as_the_calm_run(name: &str, spares: u32, overrides: &[&str]) -> Survived {
-    let folder = run_dir(name);
     let spares = format!("recovery.spares={spares}");
-    let overrides: Vec<&str> = overrides.iter().copied().chain([spares.as_str()]).collect();
-    let ended = run(&mut launch(&folder, &overrides), LIMIT_SECONDS);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
+    let (folder, _) = completed(name, &[overrides, &[&*spares]].concat());
     as_the_calm_run(name, folder)
 }
 

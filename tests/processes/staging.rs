@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::ledger;
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{Restart, RunResult, Status};
+use kintsugi::observe::result::{Restart, RunResult};
 use kintsugi::run_folder;
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::share::{Share, pack};
 use crate::support::{
-    Running, alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, processes_of,
-    result_of, run, start, wait_for_step,
+    Running, alone, assert_audited, assert_nothing_runs, has_completed, kill_all, kintsugi,
+    processes_of, result_of, run, start, wait_for_step,
 };
 
 const LIMIT_SECONDS: u64 = 120;
@@ -44,10 +44,7 @@ impl Share {
         assert!(!stages || ended.stderr.contains("staged "), "{name}: {}", ended.stderr);
         let shards = overrides.contains(&"data.format=tar");
         assert!(!stages || shards || ended.stderr.contains(&whole), "{name}: {}", ended.stderr);
-        let result = result_of(&dir);
-        assert_eq!(result.status, Status::Completed);
-        assert_audited(&dir);
-        assert_nothing_runs(&dir);
+        let result = has_completed(&ended, &dir);
         (summed(&dir), result)
     }
 

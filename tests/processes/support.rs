@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::RunResult;
+use kintsugi::observe::result::{RunResult, Status};
 use kintsugi::run_folder;
 use kintsugi_ffi::os::{Signal, kill};
 
@@ -216,6 +216,29 @@ pub fn launch_by(mut command: Command, run_dir: &Path, overrides: &[&str]) -> Co
         command.args(["-s", value]);
     }
     command
+}
+
+/// A whole run of the fast configuration, which must complete.
+pub fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
+    let folder = run_dir(name);
+    let ended = start(&mut launch(&folder, overrides), LIMIT_MIN).wait();
+    let result = has_completed(&ended, &folder);
+    (folder, result)
+}
+
+/// What a run that has completed ended with: it is audited clean, and nothing of it is left.
+pub fn has_completed(ended: &Ended, folder: &Path) -> RunResult {
+    assert_eq!(ended.code, Some(0), "{}: {}", folder.display(), ended.stderr);
+    let result = result_of(folder);
+    assert_eq!(result.status, Status::Completed, "{}", folder.display());
+    assert_audited(folder);
+    assert_nothing_runs(folder);
+    result
+}
+
+/// The key that plans these faults.
+pub fn plan(faults: &[&str]) -> String {
+    format!("faults.plan=[{}]", faults.join(", "))
 }
 
 /// SIGKILL of mpirun and every rank at one instant; the supervisor is `spared`, or dies too.

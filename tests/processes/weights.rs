@@ -8,10 +8,10 @@ use std::process::Command;
 use kintsugi::data::painting::photograph;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::RunResult;
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
+    alone, assert_nothing_runs, completed, kintsugi, launch, project, run, run_dir,
 };
 
 const LIMIT: u64 = 120;
@@ -99,13 +99,10 @@ fn pictures(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn tuned(name: &str, (set, weights): (&Path, &Path), more: &[&str]) -> (PathBuf, RunResult) {
-    let folder = run_dir(name);
-    let mut command = kintsugi();
-    command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
-    command.arg("--run-dir").arg(&folder);
     let (set, weights) = (set.display(), weights.display());
     let overrides = [
-        "model.name=resnet18".to_string(),
+        "run.ranks=2".to_string(),
+        "model.name=resnet18".into(),
         format!("model.init={weights}"),
         r#"model.freeze=["conv1.", "bn1.", "layer1."]"#.into(),
         "model.width=1".into(),
@@ -120,16 +117,8 @@ fn tuned(name: &str, (set, weights): (&Path, &Path), more: &[&str]) -> (PathBuf,
         "evaluation.every=never".into(),
         "checkpoint.every=4steps".into(),
     ];
-    for value in overrides.iter().map(String::as_str).chain(more.iter().copied()) {
-        command.args(["-s", value]);
-    }
-    let ended = run(&mut command, LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-    assert_audited(&folder);
-    assert_nothing_runs(&folder);
-    let result = result_of(&folder);
-    assert_eq!(result.status, Status::Completed, "{name}");
-    (folder, result)
+    let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+    completed(name, &[&overrides, more].concat())
 }
 
 /// Probabilities by class of every picture, in the order of the pictures.
