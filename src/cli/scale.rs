@@ -226,18 +226,9 @@ fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::world::{Member, Role};
 
     fn world() -> World {
-        let member = |rank| Member {
-            member: rank,
-            rank,
-            role: Role::Active,
-            pid: rank,
-            host: "here".into(),
-            node: 0,
-        };
-        World::initial(1, (0..4).map(member).collect(), 6)
+        World::of_test(4, 6)
     }
 
     #[test]

@@ -224,6 +224,23 @@ fn move_orphans(owners: &[u32], new_rank: &std::collections::BTreeMap<u32, u32>)
 }
 
 #[cfg(test)]
+impl Member {
+    /// A rank of a test, on its one node.
+    pub fn of_test(rank: u32) -> Self {
+        let (role, host) = (Role::Active, "here".into());
+        Self { member: rank, rank, role, pid: 100 + rank, host, node: 0 }
+    }
+}
+
+#[cfg(test)]
+impl World {
+    /// A test's world at its start.
+    pub fn of_test(ranks: u32, owners: u32) -> Self {
+        Self::initial(1, (0..ranks).map(Member::of_test).collect(), owners)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
@@ -233,7 +250,7 @@ mod tests {
 
     fn member(rank: u32, role: Role) -> Member {
         let host = format!("node{}", rank / 2);
-        Member { member: rank, rank, role, pid: 100 + rank, host, node: rank / 2 }
+        Member { role, host, node: rank / 2, ..Member::of_test(rank) }
     }
 
     fn world(ranks: u32, owners: u32) -> World {

@@ -7,7 +7,7 @@ use crate::cluster::comm::{
     Agreement, Call, CommError, Communicator, Elements, Membership, SpawnError, SpawnRequest,
     Waiting,
 };
-use crate::cluster::world::{Member, Role, World};
+use crate::cluster::world::{Member, World};
 use crate::config::{Point, Rung};
 
 use super::*;
@@ -198,15 +198,7 @@ impl Hooks for Process {
 }
 
 fn two() -> World {
-    let member = |rank: u32| Member {
-        member: rank,
-        rank,
-        role: Role::Active,
-        pid: rank,
-        host: "here".into(),
-        node: 0,
-    };
-    World::initial(1, vec![member(0), member(1)], 4)
+    World::of_test(2, 4)
 }
 
 fn policy(ladder: &[Rung]) -> Policy {

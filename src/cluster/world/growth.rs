@@ -50,15 +50,7 @@ mod tests {
     use super::*;
 
     fn members(ranks: u32) -> Vec<Member> {
-        let member = |rank| Member {
-            member: rank,
-            rank,
-            role: Role::Active,
-            pid: 100 + rank,
-            host: "here".into(),
-            node: 0,
-        };
-        (0..ranks).map(member).collect()
+        (0..ranks).map(Member::of_test).collect()
     }
 
     fn loads(world: &World) -> Vec<usize> {

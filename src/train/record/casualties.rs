@@ -116,15 +116,7 @@ mod tests {
     }
 
     fn world(attempt: u32) -> World {
-        let member = |rank| Member {
-            member: rank,
-            rank,
-            role: Role::Active,
-            pid: 100 + rank,
-            host: "here".into(),
-            node: 0,
-        };
-        World::initial(attempt, (0..4).map(member).collect(), 4)
+        World { attempt, ..World::of_test(4, 4) }
     }
 
     /// What the files of a run say that attempt 2 begins after.

@@ -90,7 +90,6 @@ pub fn struck(event: &Event, member: &Member) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::world::Role;
 
     #[test]
     fn a_fault_is_that_of_the_process_which_it_struck() {
@@ -109,14 +108,7 @@ mod tests {
                 pid,
             },
         };
-        let member = |rank, pid| Member {
-            member: 2,
-            rank,
-            role: Role::Active,
-            pid,
-            host: "here".into(),
-            node: 0,
-        };
+        let member = |rank, pid| Member { member: 2, pid, ..Member::of_test(rank) };
         let words = Some("injected kill in_transfer".to_string());
         assert_eq!(struck(&event(70), &member(2, 70)), words);
         assert_eq!(struck(&event(0), &member(2, 70)), words, "a line without the process");

@@ -164,21 +164,10 @@ impl Resizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::world::{Member, Role};
     use crate::observe::storage::MemoryStorage;
 
     fn world(ranks: u32, target: u32) -> World {
-        let member = |rank| Member {
-            member: rank,
-            rank,
-            role: Role::Active,
-            pid: rank,
-            host: "here".into(),
-            node: 0,
-        };
-        let mut world = World::initial(1, (0..ranks).map(member).collect(), 12);
-        world.target = target;
-        world
+        World { target, ..World::of_test(ranks, 12) }
     }
 
     fn resizer(regrow: Every, request: Option<&str>) -> Resizer {

@@ -253,7 +253,7 @@ fn to_words(addresses: &[Ipv4Addr]) -> [u64; ADDRESSES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::world::{Member, Role};
+    use crate::cluster::world::Member;
 
     fn link(from: &str, interface: &str, megabytes: f64) -> Link {
         let bytes_per_second = megabytes * 1e6;
@@ -313,14 +313,7 @@ mod tests {
 
     #[test]
     fn a_node_is_led_by_its_lowest_rank() {
-        let member = |rank: u32, host: &str| Member {
-            member: rank,
-            rank,
-            role: Role::Active,
-            pid: rank,
-            host: host.into(),
-            node: 0,
-        };
+        let member = |rank: u32, host: &str| Member { host: host.into(), ..Member::of_test(rank) };
         let members = vec![member(0, "a"), member(1, "b"), member(2, "a"), member(3, "c")];
         assert_eq!(leaders(&World::initial(1, members, 8)), [0, 1, 3]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptions, Trace};
 use crate::cluster::comm::{CommError, Communicator, Membership as _};
 use crate::cluster::recovery::{Hooks, Participant, Policy, Remark};
-use crate::cluster::world::{Member, Role, World};
+use crate::cluster::world::World;
 use crate::config::Rung;
 use crate::observe::clock::Clock;
 
@@ -68,15 +68,7 @@ fn policy(ladder: &[Rung]) -> Policy {
 }
 
 fn first_world() -> World {
-    let member = |rank: u32| Member {
-        member: rank,
-        rank,
-        role: Role::Active,
-        pid: rank,
-        host: "sim".into(),
-        node: 0,
-    };
-    let mut world = World::initial(1, (0..BEFORE as u32).map(member).collect(), OWNERS);
+    let mut world = World::of_test(BEFORE as u32, OWNERS);
     world.target = AFTER as u32;
     world
 }
@@ -89,7 +81,7 @@ fn program(mut comm: SimComm, born: Option<&JoinInfo>, ladder: &[Rung]) -> (Worl
     let policy = policy(ladder);
     let state = born.is_none().then_some(STEP);
     let (number, clock) = (comm.process() as u32, comm.clock());
-    let who = Participant { pid: number, host: "sim".into(), arguments: Vec::new() };
+    let who = Participant { pid: number, host: "here".into(), arguments: Vec::new() };
     let mut process = Process { state, received: None, who, clock };
     let mut world = first_world();
     match born {
