@@ -126,22 +126,11 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
 mod tests {
     use super::*;
     use crate::observe::event::Lost;
+    use crate::observe::event::samples::{self, event, run_start};
     use crate::observe::ledger::Committed;
 
-    fn event(step: u64, seconds: f64, kind: Kind) -> Event {
-        Event { v: 1, time: 0.0, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
-    }
-
     fn step(step: u64, at: f64) -> Event {
-        let kind = Kind::Step {
-            epoch: 0,
-            loss: 1.0,
-            error: 0.5,
-            samples: 10,
-            learning_rate: 0.1,
-            seconds: 1.0,
-        };
-        event(step, at, kind)
+        event(step, at, samples::step(10, 1.0))
     }
 
     fn line(step: u64) -> Entry {
@@ -214,28 +203,7 @@ mod tests {
 
     #[test]
     fn a_run_is_exact_unless_it_says_otherwise_of_the_state_it_ended_with() {
-        let start = || {
-            let run_id = "r".into();
-            let from = "checkpoint".into();
-            let (ranks, owners, steps_total, weights) = (2, 2, None, None);
-            let (parameters, train_samples, validation_samples) = (1, 1, 0);
-            event(
-                4,
-                1.0,
-                Kind::RunStart {
-                    run_id,
-                    ranks,
-                    owners,
-                    parameters,
-                    train_samples,
-                    validation_samples,
-                    steps_total,
-                    epoch: 0,
-                    from,
-                    weights,
-                },
-            )
-        };
+        let start = || event(4, 1.0, run_start(1));
         let inexact = || event(5, 2.0, Kind::Inexact { reason: "another processor".into() });
         let exact = |events: &[Event]| result(Status::JobLost, events, &[]).exact;
         assert!(exact(&[start()]));

@@ -88,13 +88,13 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples;
 
     fn event(generation: u32, rank: u32, ranks: u32, files: u64) -> Event {
         let (bytes, bytes_total, bytes_per_second) = (files * 1000, 4000, 500.0);
         let files_total = 4;
         let staged = Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
-        let kind = Kind::Staging(staged);
-        Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation, step: 0, rank, kind }
+        Event { generation, rank, ..samples::event(0, 0.0, Kind::Staging(staged)) }
     }
 
     #[test]

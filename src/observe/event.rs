@@ -377,3 +377,37 @@ pub enum Kind {
         state_sha256: Option<String>,
     },
 }
+
+/// What tests tell of.
+#[cfg(test)]
+pub mod samples {
+    use super::{Event, Kind, VERSION};
+
+    /// Of the first attempt's rank 0, in a run that began with 1970.
+    pub fn event(step: u64, seconds: f64, kind: Kind) -> Event {
+        let (v, time, attempt, generation, rank) = (VERSION, seconds, 1, 0, 0);
+        Event { v, time, seconds, attempt, generation, step, rank, kind }
+    }
+
+    /// The start of a run over so many samples.
+    pub fn run_start(train_samples: u64) -> Kind {
+        Kind::RunStart {
+            run_id: "r".into(),
+            ranks: 1,
+            owners: 1,
+            parameters: 1,
+            train_samples,
+            validation_samples: 1,
+            steps_total: None,
+            epoch: 0,
+            from: "scratch".into(),
+            weights: None,
+        }
+    }
+
+    /// A step that took so long.
+    pub fn step(samples: u64, seconds: f64) -> Kind {
+        let (epoch, loss, error, learning_rate) = (0, 1.0, 0.5, 0.1);
+        Kind::Step { epoch, loss, error, samples, learning_rate, seconds }
+    }
+}

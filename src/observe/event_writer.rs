@@ -67,22 +67,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::observe::event::VERSION;
+    use crate::observe::event::samples;
     use crate::observe::log::{EVENTS_FILE, parse_lines};
     use crate::observe::storage::{Fault, MemoryStorage, Operation};
 
     fn event(step: u64) -> Event {
-        let kind = Kind::Epoch { epoch: 0 };
-        Event {
-            v: VERSION,
-            time: 0.0,
-            seconds: 0.0,
-            attempt: 1,
-            generation: 0,
-            step,
-            rank: 0,
-            kind,
-        }
+        samples::event(step, 0.0, Kind::Epoch { epoch: 0 })
     }
 
     /// What the log has after steps 1 to `last`, of which this operation failed for all between

@@ -68,7 +68,7 @@ impl Course {
 mod tests {
     use super::*;
     use crate::observe::data_use::DataUse;
-    use crate::observe::event::VERSION;
+    use crate::observe::event::samples::{event, run_start, step};
 
     fn stages(of: &[(f64, f64)]) -> Vec<Stage> {
         let stage = |(step, &(ready_seconds, seconds)): (usize, &(f64, f64))| Stage {
@@ -105,46 +105,16 @@ mod tests {
 
     #[test]
     fn what_steps_waited_for_copies_is_no_part_of_them() {
-        let event = |step, time, kind| Event {
-            v: VERSION,
-            time,
-            seconds: time,
-            attempt: 1,
-            generation: 0,
-            step,
-            rank: 0,
-            kind,
-        };
-        let start = Kind::RunStart {
-            run_id: String::new(),
-            ranks: 1,
-            owners: 1,
-            parameters: 1,
-            train_samples: 1,
-            validation_samples: 1,
-            steps_total: None,
-            epoch: 0,
-            from: "scratch".into(),
-            weights: None,
-        };
         let waited = |staging| Kind::Data {
             used: DataUse::default(),
             waits: Waits { staging, peers: 0.125, ..Waits::default() },
         };
-        let step = Kind::Step {
-            epoch: 0,
-            loss: 1.0,
-            error: 0.5,
-            samples: 8,
-            learning_rate: 0.1,
-            seconds: 0.1,
-        };
         let events = [
-            event(0, 10.0, start),
+            event(0, 10.0, run_start(1)),
             event(1, 10.5, waited(0.25)),
-            event(1, 10.5, step.clone()),
+            event(1, 10.5, step(8, 0.1)),
             event(3, 11.0, waited(0.0)),
-            event(3, 11.0, step),
+            event(3, 11.0, step(8, 0.1)),
         ];
         let course = Course::of(&events).expect("it has steps");
         assert_eq!((course.began, course.seconds), (10.0, 1.0));

@@ -37,24 +37,12 @@ pub fn standing(events: &[Event]) -> Vec<&Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples;
 
     #[test]
     fn what_a_rollback_threw_away_stands_no_more() {
-        let event = |step, kind| Event {
-            v: 1,
-            time: 0.0,
-            seconds: 0.0,
-            attempt: 1,
-            generation: 0,
-            step,
-            rank: 0,
-            kind,
-        };
-        let step = |step| {
-            let (epoch, samples) = (0, 1);
-            let (loss, error, learning_rate, seconds) = (0.0, 0.0, 0.0, 0.0);
-            event(step, Kind::Step { epoch, loss, error, samples, learning_rate, seconds })
-        };
+        let event = |step, kind| samples::event(step, 0.0, kind);
+        let step = |step| event(step, samples::step(1, 0.0));
         let evaluation = |step, error| {
             let (average_error, loss, samples, seconds) = (None, 0.0, 1, 0.0);
             event(step, Kind::Evaluation { error, average_error, loss, samples, seconds })

@@ -100,16 +100,10 @@ impl Reading {
 mod tests {
     use super::*;
     use crate::observe::data_use::TierBytes;
-
-    fn event(kind: Kind) -> Event {
-        Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation: 0, step: 1, rank: 0, kind }
-    }
+    use crate::observe::event::samples;
 
     fn step(used: DataUse, waits: Waits) -> [Event; 2] {
-        let (loss, error, learning_rate) = (1.0, 0.5, 0.1);
-        let (epoch, samples, seconds) = (0, 8, 2.0);
-        let step = Kind::Step { epoch, loss, error, samples, learning_rate, seconds };
-        [event(Kind::Data { used, waits }), event(step)]
+        [Kind::Data { used, waits }, samples::step(8, 2.0)].map(|kind| samples::event(1, 0.0, kind))
     }
 
     #[test]

@@ -305,18 +305,10 @@ fn interval(n: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::event::VERSION;
+    use crate::observe::event::samples;
 
     fn step(step: u64, time: f64) -> Event {
-        let kind = Kind::Step {
-            epoch: 0,
-            loss: 1.0,
-            error: 0.5,
-            samples: 8,
-            learning_rate: 0.1,
-            seconds: 0.1,
-        };
-        Event { v: VERSION, time, seconds: time, attempt: 1, generation: 0, step, rank: 0, kind }
+        samples::event(step, time, samples::step(8, 0.1))
     }
 
     #[test]

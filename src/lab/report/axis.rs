@@ -130,45 +130,24 @@ impl<'a> Ruler<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples::{event, run_start, step};
     use crate::observe::ledger::Committed;
-
-    fn event(step: u64, seconds: f64, kind: Kind) -> Event {
-        Event { v: 1, time: 0.0, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
-    }
 
     #[test]
     fn epochs_are_what_the_ledger_says_was_committed() {
-        let (run_id, from, steps_total) = (String::new(), "scratch".into(), None);
-        let (ranks, owners, parameters, epoch, weights) = (1, 1, 1, 0, None);
-        let (train_samples, validation_samples) = (40, 0);
-        let start = Kind::RunStart {
-            run_id,
-            ranks,
-            owners,
-            parameters,
-            train_samples,
-            validation_samples,
-            steps_total,
-            epoch,
-            from,
-            weights,
-        };
         let line = |step, cursor, count| {
             let (epoch, skipped, mix, attempt, zero_update) = (0, 0, 0, 1, false);
             let line = Committed { step, epoch, cursor, count, skipped, mix, attempt, zero_update };
             Entry::Step(line)
         };
-        let step = Kind::Step {
-            epoch: 0,
-            loss: 1.0,
-            error: 1.0,
-            samples: 16,
-            learning_rate: 0.1,
-            seconds: 1.0,
-        };
+        let step = step(16, 1.0);
         // The last step of an epoch is short.
         let run = Run {
-            events: vec![event(0, 0.0, start), event(2, 2.0, step.clone()), event(3, 3.0, step)],
+            events: vec![
+                event(0, 0.0, run_start(40)),
+                event(2, 2.0, step.clone()),
+                event(3, 3.0, step),
+            ],
             ledger: vec![line(1, 16, 16), line(2, 32, 16), line(3, 40, 8)],
             ..Run::default()
         };

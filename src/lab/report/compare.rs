@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::config::seed::Stream;
     use crate::observe::account::from_nothing;
-    use crate::observe::event::{Event, VERSION};
+    use crate::observe::event::samples::event;
     use crate::observe::ledger::Entry;
     use crate::observe::result::{RunResult, Status};
     use proptest::prelude::*;
@@ -166,9 +166,7 @@ mod tests {
                 learning_rate: 0.1,
                 seconds: 0.1,
             };
-            let (time, seconds, generation) = (0.0, to as f64, 0);
-            let (v, attempt, rank) = (VERSION, 1, 0);
-            made.events.push(Event { v, time, seconds, attempt, generation, step: to, rank, kind });
+            made.events.push(event(to, to as f64, kind));
             (from, index) = (to, index + 1);
         }
         made

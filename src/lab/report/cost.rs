@@ -142,14 +142,11 @@ pub fn table(study: &Study, summaries: &[RunSummary]) -> String {
 mod tests {
     use super::super::summary::summarise;
     use super::*;
-    use crate::observe::event::{Event, Kind};
+    use crate::observe::event::{Kind, samples};
 
     /// Falls by a point every ten seconds from 20 %; struck at 30 s, and `late` behind since.
     fn run(arm: &str, seed: u64, late: f64) -> Run {
-        let event = |seconds: f64, step: u64, kind: Kind| {
-            let (v, time, attempt, generation) = (1, 0.0, 1, 0);
-            Event { v, time, seconds, attempt, generation, step, rank: 0, kind }
-        };
+        let event = |seconds: f64, step: u64, kind| samples::event(step, seconds, kind);
         let error = |at: f64| 0.2 - 0.001 * if at > 30.0 { at - late } else { at };
         let evaluation = |at: u32| {
             let seconds = f64::from(at);
@@ -157,7 +154,7 @@ mod tests {
             let kind = Kind::Evaluation { error, average_error, loss, samples, seconds: 0.1 };
             event(seconds, u64::from(at), kind)
         };
-        let mut events: Vec<Event> = (1..=10).map(|tenth| evaluation(tenth * 10)).collect();
+        let mut events: Vec<_> = (1..=10).map(|tenth| evaluation(tenth * 10)).collect();
         let noticed =
             Kind::FailureDetected { phase: "all_reduce".into(), error: "a rank failed".into() };
         events.insert(3, event(30.5, 30, noticed));

@@ -132,17 +132,14 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::event::{ROLLBACK, RecoveryRecord, VERSION};
+    use crate::observe::event::{ROLLBACK, RecoveryRecord, samples};
 
     fn event(seconds: f64, step: u64, kind: Kind) -> Event {
-        let (v, time, attempt, generation, rank) = (VERSION, 0.0, 1, 1, 0);
-        Event { v, time, seconds, attempt, generation, step, rank, kind }
+        Event { generation: 1, ..samples::event(step, seconds, kind) }
     }
 
     fn step(seconds: f64, step: u64) -> Event {
-        let (epoch, loss, error, samples, learning_rate) = (0, 1.0, 0.5, 8, 0.1);
-        let kind = Kind::Step { epoch, loss, error, samples, learning_rate, seconds: 0.1 };
-        event(seconds, step, kind)
+        event(seconds, step, samples::step(8, 0.1))
     }
 
     #[test]

@@ -238,20 +238,11 @@ mod tests {
     use super::super::PageRoom;
     use super::*;
     use crate::observe::data_use::{DataUse, TierBytes, Waits};
-    use crate::observe::event::{Event, VERSION};
+    use crate::observe::event::samples::event;
 
     /// Epochs of two steps, a second each: of 100 bytes asked for, so many from the device.
     fn run(arm: &str, device: &[u64], bytes: u64) -> Run {
-        let event = |step, kind| Event {
-            v: VERSION,
-            time: step as f64,
-            seconds: step as f64,
-            attempt: 1,
-            generation: 0,
-            step,
-            rank: 0,
-            kind,
-        };
+        let event = |step, kind| event(step, step as f64, kind);
         let mut events = Vec::new();
         for (epoch, device) in device.iter().enumerate() {
             for half in 0..2 {

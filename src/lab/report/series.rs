@@ -274,13 +274,13 @@ pub fn thin(points: &[DataPoint], most: usize) -> Vec<DataPoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples::event;
 
     fn run_of(steps: &[(u64, f64, f64)]) -> Run {
         let step = |&(step, seconds, loss): &(u64, f64, f64)| {
             let (epoch, error, samples, learning_rate) = (0, 0.5, 8, 0.1);
             let kind = Kind::Step { epoch, loss, error, samples, learning_rate, seconds: 0.1 };
-            let (v, time, attempt, generation) = (1, 0.0, 1, 0);
-            Event { v, time, seconds, attempt, generation, step, rank: 0, kind }
+            event(step, seconds, kind)
         };
         Run { events: steps.iter().map(step).collect(), ..Run::default() }
     }

@@ -265,34 +265,11 @@ fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::event::{Event, Staged, VERSION};
-
-    fn event(time: f64, step: u64, kind: Kind) -> Event {
-        Event { v: VERSION, time, seconds: time, attempt: 1, generation: 0, step, rank: 0, kind }
-    }
+    use crate::observe::event::Staged;
+    use crate::observe::event::samples::{event, run_start, step};
 
     /// Four steps of ten samples, one a second, and copies that are over at `copied`.
     fn run(arm: &str, config: &str, copied: f64, end: f64) -> Run {
-        let start = Kind::RunStart {
-            run_id: String::new(),
-            ranks: 1,
-            owners: 1,
-            parameters: 1,
-            train_samples: 40,
-            validation_samples: 1,
-            steps_total: None,
-            epoch: 0,
-            from: "scratch".into(),
-            weights: None,
-        };
-        let step = Kind::Step {
-            epoch: 0,
-            loss: 1.0,
-            error: 0.5,
-            samples: 10,
-            learning_rate: 0.1,
-            seconds: 1.0,
-        };
         let (files, bytes) = (40, 400);
         let over = Kind::Staging(Staged {
             ranks: 1,
@@ -302,9 +279,9 @@ mod tests {
             bytes_total: bytes,
             bytes_per_second: 1.0,
         });
-        let mut events = vec![event(100.0, 0, start)];
-        events.extend((1..=4).map(|at| event(100.0 + end - 4.0 + at as f64, at, step.clone())));
-        events.push(event(100.0 + copied, 4, over));
+        let mut events = vec![event(0, 100.0, run_start(40))];
+        events.extend((1..=4).map(|at| event(at, 100.0 + end - 4.0 + at as f64, step(10, 1.0))));
+        events.push(event(4, 100.0 + copied, over));
         let (arm, config) = (arm.into(), config.into());
         Run { arm, seed: 1, synchronous: true, config, events, ..Run::default() }
     }

@@ -391,7 +391,7 @@ pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
 mod tests {
     use super::*;
     use crate::lab::report::{Run, summary};
-    use crate::observe::event::{Event, Kind, VERSION};
+    use crate::observe::event::{Kind, samples::event};
 
     fn run(arm: &str, seed: u64, errors: &[(f64, f64)]) -> Run {
         let events = errors.iter().map(|&(seconds, error)| {
@@ -402,8 +402,7 @@ mod tests {
                 samples: 9,
                 seconds: 0.1,
             };
-            let (time, attempt, generation, step) = (seconds, 1, 0, seconds as u64);
-            Event { v: VERSION, time, seconds, attempt, generation, step, rank: 0, kind }
+            event(seconds as u64, seconds, kind)
         });
         Run { arm: arm.into(), seed, events: events.collect(), ..Run::default() }
     }

@@ -266,7 +266,7 @@ pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<Stri
 mod tests {
     use super::*;
     use crate::observe::account::from_nothing;
-    use crate::observe::event::Lost;
+    use crate::observe::event::{Lost, samples};
 
     fn result(status: Status) -> Option<RunResult> {
         Some(from_nothing("r", 1, status, "because"))
@@ -334,15 +334,7 @@ mod tests {
     }
 
     fn step(step: u64) -> Event {
-        let kind = Kind::Step {
-            epoch: 0,
-            loss: 0.0,
-            error: 0.0,
-            samples: 1,
-            learning_rate: 0.0,
-            seconds: 0.0,
-        };
-        Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation: 0, step, rank: 0, kind }
+        samples::event(step, 0.0, samples::step(1, 0.0))
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl Spreading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -153,16 +154,7 @@ mod tests {
         }
 
         fn epoch_ends(&mut self) {
-            self.spreading.on(&Event {
-                v: 1,
-                time: 0.0,
-                seconds: 0.0,
-                attempt: 1,
-                generation: 0,
-                step: 1,
-                rank: 0,
-                kind: Kind::Epoch { epoch: 1 },
-            });
+            self.spreading.on(&samples::event(1, 0.0, Kind::Epoch { epoch: 1 }));
         }
     }
 

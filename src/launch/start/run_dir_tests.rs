@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::ScheduleKind;
 use crate::observe::account::from_nothing;
-use crate::observe::event::{Event, VERSION};
+use crate::observe::event::samples;
 use crate::observe::ledger::{Committed, Entry, LEDGER_FILE};
 
 fn config() -> Config {
@@ -101,20 +101,7 @@ fn a_run_is_refused_a_length_that_it_is_beyond() {
 
 /// The first event of a run with so many training samples.
 fn say_set_has(run: &RunDir, train_samples: u64) {
-    let kind = Kind::RunStart {
-        run_id: "run".into(),
-        ranks: 1,
-        owners: 4,
-        parameters: 1,
-        train_samples,
-        validation_samples: 0,
-        steps_total: None,
-        epoch: 0,
-        from: "scratch".into(),
-        weights: None,
-    };
-    let (time, seconds, attempt, generation, step, rank) = (0.0, 0.0, 1, 0, 0, 0);
-    let event = Event { v: VERSION, time, seconds, attempt, generation, step, rank, kind };
+    let event = samples::event(0, 0.0, samples::run_start(train_samples));
     std::fs::write(run.join(EVENTS_FILE), serde_json::to_string(&event).unwrap() + "\n").unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement};
 use crate::observe::data_use::{DataUse, Waits};
-use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, Staged, VERSION};
+use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, Staged, samples};
 
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -20,8 +20,7 @@ impl Write for Sink {
 }
 
 fn event(seconds: f64, step: u64, kind: Kind) -> Event {
-    let time = 1.7e9 + seconds;
-    Event { v: VERSION, time, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
+    Event { time: 1.7e9 + seconds, ..samples::event(step, seconds, kind) }
 }
 
 fn start(steps_total: Option<u64>) -> Event {

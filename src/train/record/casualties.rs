@@ -96,12 +96,13 @@ fn without_a_world(events: &[Event], next_member: u32) -> Vec<Lost> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples;
     use crate::observe::log::EventLog;
     use crate::observe::storage::MemoryStorage;
     use std::sync::Arc;
 
     fn event(attempt: u32, kind: Kind) -> Event {
-        Event { v: 1, time: 0.0, seconds: 0.0, attempt, generation: 0, step: 19, rank: 0, kind }
+        Event { attempt, ..samples::event(19, 0.0, kind) }
     }
 
     /// Of the process that the world has at that rank.

@@ -90,23 +90,14 @@ pub fn struck(event: &Event, member: &Member) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::samples;
 
     #[test]
     fn a_fault_is_that_of_the_process_which_it_struck() {
-        let event = |pid| Event {
-            v: 1,
-            time: 0.0,
-            seconds: 0.0,
-            attempt: 1,
-            generation: 0,
-            step: 19,
-            rank: 2,
-            kind: Kind::FaultInjected {
-                kind: "kill".into(),
-                phase: "in_transfer".into(),
-                target: 2,
-                pid,
-            },
+        let event = |pid| {
+            let (kind, phase) = ("kill".into(), "in_transfer".into());
+            let struck = Kind::FaultInjected { kind, phase, target: 2, pid };
+            Event { rank: 2, ..samples::event(19, 0.0, struck) }
         };
         let member = |rank, pid| Member { member: 2, pid, ..Member::of_test(rank) };
         let words = Some("injected kill in_transfer".to_string());
