@@ -67,26 +67,15 @@ impl Comm {
         member.map(Some)
     }
 
-    /// `MPI_Intercomm_create` between this group, led by its rank `leader`, and the one of
+    /// `MPI_Intercomm_create` between this group, led by its rank 0, and the one of
     /// `remote_leader` in `bridge`. Only the leader has a bridge.
-    pub fn bridge(
-        &self,
-        leader: usize,
-        bridge: Option<&Self>,
-        remote_leader: usize,
-    ) -> Result<Self, MpiError> {
+    pub fn bridge(&self, bridge: Option<&Self>, remote_leader: usize) -> Result<Self, MpiError> {
+        const LEADER: i32 = 0;
         let bridge = bridge.map_or(self.handle, |bridge| bridge.handle);
         Self::make("MPI_Intercomm_create", |made| {
             // SAFETY: writes one handle.
             unsafe {
-                sys::shim_bridge(
-                    self.handle,
-                    int(leader),
-                    bridge,
-                    int(remote_leader),
-                    BRIDGE_TAG,
-                    made,
-                )
+                sys::shim_bridge(self.handle, LEADER, bridge, int(remote_leader), BRIDGE_TAG, made)
             }
         })
     }

@@ -111,9 +111,9 @@ impl<'a> Builder<'a> {
         Ok(self.value(desc))
     }
 
-    /// A new value for an argument that a kernel may not have.
-    pub fn result_if_any(&mut self, choice: &Choice, role: Role) -> Option<Tensor> {
-        choice.desc_if_any(role).cloned().map(|desc| self.value(desc))
+    /// A new value for what a kernel keeps for backward, if it keeps anything.
+    pub fn workspace_if_any(&mut self, choice: &Choice) -> Option<Tensor> {
+        choice.desc_if_any(Role::Workspace).cloned().map(|desc| self.value(desc))
     }
 
     /// This node's tensor `node.suffix`: its index in the layout, if it has one.

@@ -24,7 +24,7 @@ use super::change::Change;
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
-use super::supervise::{BIT_FLIP, Ended, Final, Played, begun_from};
+use super::supervise::{Ended, Final, Played, begun_from};
 
 mod copies;
 mod rounds;
@@ -56,7 +56,7 @@ struct Marks {
 
 impl Marks {
     fn of(played: &Played) -> Self {
-        Self { flipped: played.files.claims_of(BIT_FLIP) > 0 }
+        Self { flipped: played.files.flips() > 0 }
     }
 
     /// A flip that a restart's checkpoint may have kept cannot be seen afterwards; nor one whose

@@ -16,6 +16,9 @@ use crate::observe::storage::{MemoryStorage, Storage};
 
 use super::scenario::{Fault, Moment};
 
+/// What a claim on a planned flip of a bit says.
+const BIT_FLIP: &str = "BitFlip";
+
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     Dies(Moment, u64),
@@ -61,13 +64,13 @@ impl Files {
         self.fired.load(Ordering::Relaxed)
     }
 
-    /// Planned faults of this kind that have been claimed so far.
-    pub fn claims_of(&self, kind: &str) -> u64 {
+    /// Planned flips of a bit that have been claimed so far.
+    pub fn flips(&self) -> u64 {
         let folder = Path::new(FAULTS_FOLDER);
         let claims = self.memory.list(folder).unwrap_or_default();
         let is_one = |name: &String| {
             let body = self.memory.read(&folder.join(name)).unwrap_or_default();
-            String::from_utf8_lossy(&body).contains(kind)
+            String::from_utf8_lossy(&body).contains(BIT_FLIP)
         };
         claims.iter().filter(|name| is_one(name)).count() as u64
     }

@@ -39,9 +39,6 @@ const CHECKPOINT_FILES: usize = 4;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(900);
 
-/// What a claim on a planned flip of a bit says.
-pub const BIT_FLIP: &str = "BitFlip";
-
 /// One attempt, as it ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -276,7 +273,7 @@ impl Supervisor {
         }
         let checkpoint = self.newest_good();
         self.hours.pause(PAUSE);
-        let fired = |files: &Files| files.fired() + files.claims_of(BIT_FLIP);
+        let fired = |files: &Files| files.fired() + files.flips();
         let fired_before = fired(&self.files);
         let (scenario, files) = (&self.scenario, &self.files);
         let attempt = Attempt {

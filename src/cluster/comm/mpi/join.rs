@@ -94,7 +94,7 @@ fn meet(
     parent.send(&hello(), 0, HELLO_TAG)?;
     let leader = parent.merge_high()?;
     reached(JoinPoint::Bridge);
-    let bridge = siblings.bridge(0, Some(&leader), 0).inspect_err(|_| revoke(siblings))?;
+    let bridge = siblings.bridge(Some(&leader), 0).inspect_err(|_| revoke(siblings))?;
     reached(JoinPoint::Merge);
     let all = bridge.merge_high()?;
     reached(JoinPoint::Reorder);
@@ -387,7 +387,7 @@ fn connect(
     newcomers: Option<&Newcomers>,
     my_rank: usize,
 ) -> Result<Comm, SpawnError> {
-    let bridge = survivors.bridge(0, newcomers.map(|newcomers| &newcomers.merged), 1);
+    let bridge = survivors.bridge(newcomers.map(|newcomers| &newcomers.merged), 1);
     // On error the others sit in a broadcast on the survivors' communicator.
     let bridge = agree_on(survivors, bridge, survivors, "MPI_Intercomm_create")?;
     let all = bridge.merge_low();

@@ -123,7 +123,7 @@ impl Layer for BatchNorm {
                 (true, [mean, builder.result(&choice, Role::Variance)?])
             }
         };
-        let mask = builder.result_if_any(&choice, Role::Workspace);
+        let mask = builder.workspace_if_any(&choice);
         arguments.extend([(Role::Mean, &mean), (Role::Variance, &variance)]);
         arguments.extend(mask.as_ref().map(|mask| (Role::Workspace, mask)));
         if direction == Direction::Inference {

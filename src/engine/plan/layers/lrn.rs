@@ -33,7 +33,7 @@ impl Layer for Lrn {
         let (lrn, pass) = (self.lrn, Pass::Forward(builder.direction()));
         let choice = builder.choose(&Operation::Lrn { lrn, data: &input.desc, pass })?;
         let output = builder.result(&choice, Role::Dst)?;
-        let divisors = builder.result_if_any(&choice, Role::Workspace);
+        let divisors = builder.workspace_if_any(&choice);
         let mut arguments = vec![(Role::Src, &input), (Role::Dst, &output)];
         arguments.extend(divisors.as_ref().map(|divisors| (Role::Workspace, divisors)));
         builder.run(&choice, &arguments, &[]);

@@ -87,7 +87,7 @@ impl Layer for Pool {
             pass: Pass::Forward(builder.direction()),
         })?;
         let output = builder.result(&choice, Role::Dst)?;
-        let winners = builder.result_if_any(&choice, Role::Workspace);
+        let winners = builder.workspace_if_any(&choice);
         let mut arguments = vec![(Role::Src, &input), (Role::Dst, &output)];
         arguments.extend(winners.as_ref().map(|winners| (Role::Workspace, winners)));
         builder.run(&choice, &arguments, &[]);
