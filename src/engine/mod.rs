@@ -51,9 +51,18 @@ pub fn open(
     open_within(device, graph, &[], Seat::only(threads), &Limits::none())
 }
 
-/// The same, which holds no more of the near tier of memory than `limits` say, and computes no
-/// gradients of the tensors of the layout, by their number, that are `frozen`; those beyond its end
-/// are trained. The others' have the bits that they have without it.
+/// The same, which computes no gradients of the tensors of the layout, by their number, that are
+/// `frozen`; those beyond its end are trained. The others' have the bits that they have without it.
+pub fn open_frozen(
+    device: &Device,
+    graph: &Graph,
+    frozen: &[bool],
+    threads: usize,
+) -> Result<Box<dyn Compute>, EngineError> {
+    open_within(device, graph, frozen, Seat::only(threads), &Limits::none())
+}
+
+/// The same, which holds no more of the near tier of memory than `limits` say.
 pub fn open_within(
     device: &Device,
     graph: &Graph,

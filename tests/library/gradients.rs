@@ -4,8 +4,7 @@ use crate::cuda;
 use crate::reference::{Forward, Mode, Precision, forward, one_hot};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
-use kintsugi::engine::memory::limits::Limits;
-use kintsugi::engine::{self, Compute, Flat, Seat, Targets};
+use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, TensorSpec, catalogue, init, layout};
 
@@ -104,12 +103,8 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 fn open(case: &Case, kind: &str) -> Box<dyn Compute> {
-    open_on(&Device { kind: kind.into(), ..Device::default() }, case)
-}
-
-pub fn open_on(device: &Device, case: &Case) -> Box<dyn Compute> {
-    let (seat, limits) = (Seat::only(1), Limits::none());
-    engine::open_within(device, &case.graph, &case.frozen, seat, &limits).expect("an engine")
+    let device = &Device { kind: kind.into(), ..Device::default() };
+    engine::open_frozen(device, &case.graph, &case.frozen, 1).expect("an engine")
 }
 
 /// Loss, gradients and statistics of an engine.

@@ -14,7 +14,7 @@ use kintsugi_ffi::os::{Signal, kill, process_is_alive};
 use kintsugi_ffi::shared::SharedWords;
 
 use crate::support::{
-    self, alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, result_of, run,
+    self, alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, result_of,
     run_dir, shared_memory_of, start, wait_for_step,
 };
 
