@@ -120,11 +120,11 @@ def _events(path):
 
 
 def _standing(events, name, length):
-    """Events of a name by step, without what a later start took away."""
+    """Events of a name by step, without what a later start or repair took away."""
     rows = {}
     for event in events:
         step = event["step"]
-        if event["event"] in ("run_start", "restarted"):
+        if event["event"] in ("run_start", "restarted", "failure_detected"):
             rows = {known: row for known, row in rows.items() if known <= step}
         elif event["event"] == name:
             fields = {

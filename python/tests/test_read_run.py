@@ -37,14 +37,16 @@ class OfAFolder(unittest.TestCase):
         return kintsugi.read_run(self.folder)
 
     def test_what_a_rollback_took_away_is_in_the_events_alone(self):
-        back = event(4, "restarted", **{"from": "checkpoint", "lost_steps": 2})
-        run = self.run_of(told(4, 2.0), evaluated(4, 0.3), told(6, 9.0), back, told(6, 1.0))
-        self.assertEqual([(row["step"], row["loss"]) for row in run.steps], [(4, 2.0), (6, 1.0)])
-        self.assertEqual([row["error"] for row in run.evaluations], [0.3])
-        self.assertEqual(len(run.events), 5)
-        self.assertEqual([row["step"] for row in run.metrics], [4, 6])
-        self.assertEqual(run.metrics[0]["validation_error"], 0.3)
-        self.assertIsNone(run.metrics[1]["validation_error"])
+        restarted = event(4, "restarted", **{"from": "checkpoint", "lost_steps": 2})
+        for back in (restarted, event(4, "failure_detected", phase="vote", error="they differ")):
+            run = self.run_of(told(4, 2.0), evaluated(4, 0.3), told(5, 9.0), back, told(6, 1.0))
+            steps = [(row["step"], row["loss"]) for row in run.steps]
+            self.assertEqual(steps, [(4, 2.0), (6, 1.0)])
+            self.assertEqual([row["error"] for row in run.evaluations], [0.3])
+            self.assertEqual(len(run.events), 5)
+            self.assertEqual([row["step"] for row in run.metrics], [4, 6])
+            self.assertEqual(run.metrics[0]["validation_error"], 0.3)
+            self.assertIsNone(run.metrics[1]["validation_error"])
 
     def test_a_loss_that_is_no_number_is_none_of_json(self):
         self.assertTrue(math.isnan(self.run_of(told(1, None)).steps[0]["loss"]))

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
+use crate::lab::experiment::results::REPORT_FILE;
 use crate::launch::changes;
 use crate::launch::limits::Limits;
 use crate::launch::machine::logout::Chosen;
@@ -126,7 +127,9 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
                 );
             }
             // Its launch may not have lived to do so.
-            write_pages(&job.run, &mut Metrics::new(job.run.path()));
+            if !job.run.join(REPORT_FILE).exists() {
+                write_pages(&job.run, &mut Metrics::new(job.run.path()));
+            }
             print("this run is complete (--fresh starts it anew)");
             print_end(&result, &job.run, args.json);
             Ok(result.status)

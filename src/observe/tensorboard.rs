@@ -98,7 +98,10 @@ impl Tensorboard {
             bytes.extend(record::frame(&file_version(event.time)));
         }
         // What was told of steps that are no longer committed is to be forgotten.
-        let begins = matches!(event.kind, Kind::Restarted { .. } | Kind::RunStart { .. });
+        let begins = matches!(
+            event.kind,
+            Kind::Restarted { .. } | Kind::RunStart { .. } | Kind::FailureDetected { .. }
+        );
         if first || begins {
             let from = if begins { step.saturating_add(1) } else { step };
             bytes.extend(record::frame(&session_start(event.time, from)));
@@ -183,6 +186,11 @@ impl Known {
             Kind::Restarted { .. } => {
                 self.step = event.step;
                 self.recoveries += u64::from(!std::mem::take(&mut self.stopped));
+                self.world()
+            }
+            // The living go back.
+            Kind::FailureDetected { .. } if event.step < self.step => {
+                self.step = event.step;
                 self.world()
             }
             Kind::RunEnd { status, .. } => {

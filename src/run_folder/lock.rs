@@ -102,7 +102,7 @@ pub struct Holder {
 /// The lock cannot be read now: a later attempt may have begun.
 pub fn current_attempt(run_dir: &Path) -> io::Result<Option<u32>> {
     let path = run_dir.join("lock");
-    let file = if_there(insist(|| File::open(&path)))?;
+    let file = if_there(insist(|| File::open(&path))).map_err(naming(&path))?;
     let holder = file.map_or(Ok(None), |file| insist(|| said(&file)));
     holder.map(|holder| holder.map(|holder| holder.attempt)).map_err(naming(&path))
 }

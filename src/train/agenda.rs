@@ -1,7 +1,7 @@
 //! What the run does next, and what a commit asks for: pure functions of the position, which is the
 //! same on every rank, so that all choose the same.
 
-use crate::config::{Every, Interval};
+use crate::config::Every;
 
 use crate::train::plan::Plan;
 use crate::train::repair::size::{Asks, Resizer};
@@ -27,7 +27,7 @@ pub enum Task {
 
 /// The next task of all ranks.
 pub fn next(position: &Position, plan: &Plan) -> Task {
-    if comparison_is_due(position, plan.integrity) {
+    if position.is_to_be_compared(plan.integrity) {
         return Task::Compare;
     }
     // A run that pauses owes its evaluation to the one that goes on.
@@ -39,14 +39,6 @@ pub fn next(position: &Position, plan: &Plan) -> Task {
         None if position.resize_due => Task::Resize,
         None => Task::Step,
     }
-}
-
-/// Whether the replicas have to be compared before anything is done with them: at their interval,
-/// and at the end of the run.
-fn comparison_is_due(position: &Position, every: Interval) -> bool {
-    let Interval::Steps(every) = every else { return false };
-    position.step > position.verified
-        && (position.step.is_multiple_of(every) || position.ending.is_some())
 }
 
 /// What is known of a step that has just been committed.
@@ -119,6 +111,7 @@ fn evaluation_is_due(position: &Position, plan: &Plan, seconds: f64) -> bool {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::config::Interval;
     use crate::data::sampler::Order;
 
     fn plan() -> Plan {

@@ -149,11 +149,10 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
 
 /// As the result counts them. Most runs never went back: their ledger need not be read.
 fn lost_steps(folder: &Path, events: &[Event]) -> io::Result<u64> {
-    let may_go_back = |kind: &Kind| {
-        matches!(
-            kind,
-            Kind::Restarted { .. } | Kind::Recovered { .. } | Kind::FailureDetected { .. }
-        )
+    let may_go_back = |kind: &Kind| match kind {
+        Kind::Restarted { .. } => true,
+        Kind::Recovered(record) => record.lost_steps > 0,
+        _ => false,
     };
     if !events.iter().any(|event| may_go_back(&event.kind)) {
         return Ok(0);

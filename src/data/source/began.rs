@@ -40,10 +40,14 @@ fn recall_on(host: &str, sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<(
         return Ok(());
     }
     let place = place(cache.folder, host);
-    let kept = if_there(insist(|| fs::read(&place))).map_err(naming(&place))?;
+    let kept = match cache.occasion {
+        // What an earlier start has kept that committed nothing is not asked for.
+        Occasion::Begins => None,
+        _ => if_there(insist(|| fs::read(&place))).map_err(naming(&place))?,
+    };
     // Damaged, it is no worse than none.
     let kept = kept.and_then(|text| serde_json::from_slice::<Known>(&text).ok());
-    let mut known = kept.clone().filter(|_| cache.occasion != Occasion::Begins).unwrap_or_default();
+    let mut known = kept.clone().unwrap_or_default();
     for (path, file) in files {
         let Some(now) = file.listed() else { continue };
         let key = format!("{:032x}", xxh3_128(path.as_os_str().as_encoded_bytes()));

@@ -243,7 +243,7 @@ fn changed_ns(facts: &Metadata) -> Option<i64> {
     let changed = seconds.and_then(|seconds| seconds.checked_add(facts.ctime_nsec()));
     match (written, changed) {
         // A time yet to come, or a file system without the other: neither must hide the other.
-        (Some(written), Some(changed)) if written > changed => written.checked_add(changed),
+        (Some(written), Some(changed)) if written > changed => Some(written.wrapping_add(changed)),
         _ => changed,
     }
 }

@@ -70,7 +70,8 @@ impl Moving {
         let stream = &self.streams[way as usize];
         compute.record(&self.computed)?;
         stream.wait(&self.computed)?;
-        let far = self.far.as_mut().expect("a script that moves something has reserved room");
+        let none = || EngineError::Device("there is no far tier: it could not grow".into());
+        let far = self.far.as_mut().ok_or_else(none)?;
         copy(way, stream, far, arena, near, far_offset)?;
         let ended = match self.ended.entry((far_offset, way)) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),

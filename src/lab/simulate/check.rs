@@ -2,7 +2,7 @@
 //! bits, files and endings, and compares them with the order of samples and with a run to which
 //! nothing happened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -327,10 +327,14 @@ fn surely_committed(played: &Played, attempt: u32) -> u64 {
     steps.into_values().map(|[last, _]| last).max().unwrap_or(0)
 }
 
-/// What the events say of the dead: nobody dies twice.
+/// What the events say: nobody dies twice, and no step is told twice in one world.
 fn check_events(events: &[Event]) -> Result<(), String> {
-    let mut dead = Vec::new();
+    let (mut dead, mut told) = (Vec::new(), BTreeSet::new());
     for event in events {
+        let place = (event.attempt, event.generation, event.step);
+        if matches!(event.kind, Kind::Step { .. }) && !told.insert(place) {
+            return Err(format!("step {} is told twice", event.step));
+        }
         let Kind::Recovered(record) = &event.kind else { continue };
         for lost in &record.lost {
             if dead.contains(&lost.member) {

@@ -118,21 +118,16 @@ impl RunDir {
     /// would be ranks or workers, or is beyond the length that is asked for.
     pub fn go_on(&self, old: &Config, config: &Config) -> Result<Found, LaunchError> {
         let same = limits(old) == limits(config);
-        let samples = self.samples(config)?;
-        match self.result() {
-            Some(result)
-                if result.status == Status::Completed
-                    && (same || is_long_enough(&result, &config.train, samples)) =>
-            {
-                return Ok(Found::Completed(Box::new(result)));
-            }
-            _ => {}
+        if let Some(result) = self.result().filter(|result| result.status == Status::Completed)
+            && (same || is_long_enough(&result, &config.train, self.samples(config)?))
+        {
+            return Ok(Found::Completed(Box::new(result)));
         }
         self.refuse_plain_sums(old)?;
         self.refuse_idle_ranks(config)?;
         let ends = |config: &Config| (config.train.steps, config.train.epochs);
         if ends(old) != ends(config) {
-            self.refuse_to_be_shorter(&config.train, samples)?;
+            self.refuse_to_be_shorter(&config.train, self.samples(config)?)?;
         }
         Ok(Found::Unfinished)
     }

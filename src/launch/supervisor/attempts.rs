@@ -77,13 +77,13 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
         let files = EndingFiles::of(attempts.run().storage);
         files.put_result_aside(attempt)?;
         files.forget_refusal()?;
-        let committed = newest_step(attempts);
-        attempts.history().attempt_begins(committed);
+        let before = newest_step(attempts);
+        attempts.history().attempt_begins(before.unwrap_or(0));
         let ending = match attempts.attempt()? {
             Tried::Ended(ending) => ending,
             Tried::Not(status, reason) => return conclude(attempts, attempt, status, &reason),
         };
-        let committed = newest_step(attempts);
+        let committed = before.and(newest_step(attempts)).unwrap_or(0);
         let stalled = attempts.history().attempt_ends(&ending, committed);
         let files = EndingFiles::of(attempts.run().storage);
         let result = files.result().filter(|result| result.attempt == attempt);
@@ -103,9 +103,10 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
     }
 }
 
-/// The newest step that the ledger counts. Where it cannot be read events alone tell.
-fn newest_step<A: Attempts>(attempts: &A) -> u64 {
-    ledger::newest(attempts.run().storage).ok().flatten().map_or(0, |line| line.step)
+/// The newest step that the ledger counts. `None`: it cannot be read, and events alone tell.
+fn newest_step<A: Attempts>(attempts: &A) -> Option<u64> {
+    let newest = ledger::newest(attempts.run().storage).ok()?;
+    Some(newest.map_or(0, |line| line.step))
 }
 
 /// The result when no rank could write one.

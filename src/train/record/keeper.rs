@@ -23,6 +23,7 @@ use crate::train::checkpoint;
 use crate::train::checkpoint::{Copying, TrainState, Writer, automatic};
 use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
+use crate::train::record::current::Current;
 use crate::train::record::journal::{self, Journal};
 use crate::train::record::outcome;
 use crate::train::state::State;
@@ -63,7 +64,7 @@ pub struct Means {
     /// Faults of the rank: `in_persist` ones strike in the writer.
     pub injector: Arc<Injector>,
     /// Whether this process belongs to the run's newest attempt.
-    pub still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub current: Current,
     /// Who writes checkpoints behind the loop.
     pub staff: Staff,
     /// Whom copies give way to: checkpoints are written so.
@@ -118,7 +119,7 @@ impl Keeper {
 
     /// Whether this process belongs to the run's newest attempt.
     pub fn is_current(&self) -> bool {
-        (self.means.still_current)()
+        self.means.current.is_newest()
     }
 
     /// This rank is the writer from now on: fills what a dead one left open. What the ledger has to
@@ -179,8 +180,8 @@ impl Keeper {
                 urgent: Arc::clone(&means.urgent),
             });
             let (keep, clock) = (means.facts.keep, Arc::clone(&means.clock));
-            let still_current = Arc::clone(&means.still_current);
-            let current = Box::new(move || still_current());
+            let current = means.current.clone();
+            let current = Box::new(move || current.is_newest());
             match means.staff {
                 Staff::Threads => Writer::new(storage, keep, current),
                 Staff::Inline => Writer::inline(storage, keep, current, clock),
@@ -325,7 +326,7 @@ impl Keeper {
         self.placed = None;
         self.look_at_place()?;
         let status = why.status();
-        if !(self.means.still_current)() {
+        if !self.means.current.is_newest_at_the_end() {
             let text = "a newer attempt of this run has started, or may have: no result is written \
                         here";
             return Err(TrainError::JobLost(text.into()));

@@ -16,6 +16,7 @@ pub mod began_with;
 pub mod best;
 pub mod casualties;
 pub mod cause;
+pub mod current;
 pub mod due;
 pub mod evaluations;
 pub mod inexact;

@@ -165,9 +165,11 @@ impl Steps {
         self.reading.add(Took { step: rank.state.position.step, counts, waits });
         let since = *self.recent.since.get_or_insert(step.began);
         let position = &rank.state.position;
-        // The first step of a world is told at once: the supervisor waits for it.
+        // The first step of a world is told at once: the supervisor waits for it. One that the run
+        // may go back to ends its line: what counts shares none with what is given up.
         let quiet = position.ending.is_none()
             && !position.evaluation_due
+            && !position.is_to_be_compared(rank.plan.integrity)
             && !step.ends_epoch
             && step.sums.begun_seconds.is_none();
         let latest = STEP_EVENT_LATEST.min(rank.plan.policy.limit / EVENTS_PER_LIMIT);
@@ -189,8 +191,10 @@ impl Recent {
     fn kinds(self, rank: &Rank, last: &Step<'_>) -> Vec<Kind> {
         let Self { totals, seconds, .. } = self;
         let (epoch, n) = (rank.state.position.epoch(), totals.non_finite);
-        let message = format!("the loss of {n} micro-batches was not a finite number");
-        let mut kinds = Vec::from_iter((n > 0).then_some(Kind::Warning { message }));
+        let warning = || Kind::Warning {
+            message: format!("the loss of {n} micro-batches was not a finite number"),
+        };
+        let mut kinds = Vec::from_iter((n > 0).then(warning));
         kinds.push(Kind::Step {
             epoch,
             loss: totals.mean_loss(),

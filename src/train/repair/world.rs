@@ -98,9 +98,9 @@ pub fn repair(
     }
     if rank.reports() {
         report_notes(rank, &mut record.journal, &repaired.notes);
-        record.steps.make_up(&mut record.journal);
         let phase = rank.process.met_in().to_string();
         record.event(rank, Kind::FailureDetected { phase, error: error.to_string() });
+        record.steps.make_up(&mut record.journal);
         tell(rank, record, spares, &before, &repaired, &given);
     }
     if rank.is_writer() {

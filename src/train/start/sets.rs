@@ -36,8 +36,9 @@ pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets,
     let arguments = &around.arguments;
     let (position, _) = position_by_ledger(around);
     let folder = arguments.run_dir.join(run_folder::CACHE);
-    let cache = Some(Cache { folder: &folder, occasion: occasion(around, position.step) });
-    if arguments.join.is_some() || position.step == 0 {
+    let occasion = occasion(around);
+    let cache = Some(Cache { folder: &folder, occasion });
+    if arguments.join.is_some() || occasion == Occasion::Begins {
         let opened = open_sets(&arguments.config, cache);
         return opened.map_err(|error| match error {
             // The others wait for a newcomer, and can do without.
@@ -72,12 +73,19 @@ pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets,
 
 /// What this process opens the sets for. Before the first committed step a start begins the run,
 /// whatever an earlier one has kept.
-fn occasion(around: &Surroundings, step: u64) -> Occasion {
-    match around.arguments.join.is_some() || around.entry == Entry::ColdSpare {
-        true => Occasion::Joins,
-        false if step > 0 => Occasion::GoesOn,
-        false => Occasion::Begins,
+fn occasion(around: &Surroundings) -> Occasion {
+    let joins = around.arguments.join.is_some() || around.entry == Entry::ColdSpare;
+    match (joins, has_begun(around)) {
+        (true, _) => Occasion::Joins,
+        (false, true) => Occasion::GoesOn,
+        (false, false) => Occasion::Begins,
     }
+}
+
+/// Whether the run has committed a step. A ledger that cannot be read is of one that has.
+pub(super) fn has_begun(around: &Surroundings) -> bool {
+    let newest = ledger::newest(around.storage.as_ref());
+    newest.map_or(true, |newest| newest.is_some_and(|line| line.step > 0))
 }
 
 /// Opens the sets as a first start does, and keeps nothing of what is learned of them.
@@ -108,8 +116,8 @@ fn open_sets(config: &Config, cache: Option<Cache<'_>>) -> Result<Sets, DataErro
         let sets: Vec<&dyn Source> = sets.map(|set| &*set.source).collect();
         if let Err(error) = began::recall(&sets, cache) {
             act_on(&format!(
-                "how the set's files were when the run began is not known: {error}; one that is \
-                 exchanged may not be noticed"
+                "how the set's files were when the run began cannot be read or kept: {error}; one \
+                 that is exchanged may not be noticed"
             ));
         }
     }

@@ -1,7 +1,6 @@
 //! What is around a rank: its arguments, files, clock, signals, fault injection. Real ones are made
 //! here; a simulation brings its own.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::run_folder::lock::{self, RunLock};
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
+use crate::train::record::current::NewestAttempt;
 use crate::train::record::journal::{EVENTS, Stamp};
 use crate::train::repair::restart::unread;
 use crate::train::state::rank::Moment;
@@ -91,7 +91,7 @@ pub struct Surroundings {
     /// Virtual owners.
     pub owners: u32,
     /// The run's newest attempt, where one is recorded.
-    pub newest_attempt: Arc<dyn Fn() -> io::Result<Option<u32>> + Send + Sync>,
+    pub newest_attempt: NewestAttempt,
     /// Who works beside the communicating thread.
     pub staff: Staff,
     /// See `Plan`.

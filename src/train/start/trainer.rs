@@ -25,6 +25,7 @@ use crate::train::plan::{Facts, Plan, Staff};
 use crate::train::record::Record;
 use crate::train::record::began_with;
 use crate::train::record::casualties;
+use crate::train::record::current::Current;
 use crate::train::record::journal::Journal;
 use crate::train::record::keeper::{Keeper, Means};
 use crate::train::record::outcome::{Ended, RESULT};
@@ -64,20 +65,12 @@ pub(super) fn trainer(
     let journal = Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress)
         .with_tensorboard(tensorboard)
         .with_metrics(metrics);
-    let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
-    let still_current = Arc::new(move || match newest() {
-        Ok(now) => now.is_none_or(|now| now <= attempt),
-        Err(error) => {
-            act_on(&format!("nothing is published now: a later attempt may have begun: {error}"));
-            false
-        }
-    });
     let keeper = Keeper::new(Means {
         facts: prepared.facts,
         storage: Arc::clone(&storage),
         clock,
         injector: Arc::clone(&around.injector),
-        still_current,
+        current: Current::new(&around.newest_attempt, world.attempt),
         staff: around.staff,
         urgent: Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent),
     });

@@ -15,7 +15,7 @@ use crate::train::plan::Plan;
 use crate::train::record::began_with;
 use crate::train::record::reason::{Failure, leave_reason, reason_of};
 use crate::train::start::materials::Prepared;
-use crate::train::start::sets::position_by_ledger;
+use crate::train::start::sets::{has_begun, position_by_ledger};
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::trainer::write_failure;
 use crate::train::state::position::{Ending, Position};
@@ -85,7 +85,7 @@ fn other_run(rank: usize, other: usize) -> String {
 
 /// The steps of a run that goes on follow the order of the set that it began with.
 fn as_it_began(around: &Surroundings, prepared: Prepared) -> Result<Prepared, TrainError> {
-    if position_by_ledger(around).0.step > 0 {
+    if has_begun(around) {
         began_with::check(around.storage.as_ref(), prepared.plan.set)?;
     }
     Ok(prepared)

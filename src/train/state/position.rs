@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Every, ExchangeKind};
+use crate::config::{Every, ExchangeKind, Interval};
 use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
 use crate::observe::result::{Best, Status};
@@ -141,6 +141,13 @@ impl Position {
     /// That of the newest committed step.
     pub fn epoch(&self) -> u64 {
         self.ledger_tail.last().map_or(0, |line| line.epoch)
+    }
+
+    /// Whether the replicas have to be compared before anything is done with them: at their
+    /// interval, and at the end of the run.
+    pub fn is_to_be_compared(&self, every: Interval) -> bool {
+        let Interval::Steps(every) = every else { return false };
+        self.step > self.verified && (self.step.is_multiple_of(every) || self.ending.is_some())
     }
 
     /// For the wire and for a resident slot: the same bytes on every rank that holds the same.

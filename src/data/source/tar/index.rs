@@ -111,8 +111,9 @@ fn settle(changed_ns: i64) {
         0 => TICK_NS_MAX,
         _ => TICK_NS,
     };
-    let ago_ns = now_ns() - changed_ns;
-    if (0..tick_ns).contains(&ago_ns) {
+    // Of a time yet to come nobody knows how long ago it was given.
+    let ago_ns = now_ns().saturating_sub(changed_ns).max(0);
+    if ago_ns < tick_ns {
         std::thread::sleep(Duration::from_nanos((tick_ns - ago_ns).unsigned_abs()));
     }
 }
