@@ -65,13 +65,14 @@ pub trait Source: Send + Sync {
     fn is_rewritten(&self, _id: u64, _store: &dyn Store) -> bool {
         false
     }
-    /// Files that hold many samples each; none where every sample is a file, or is drawn.
-    fn files(&self) -> Vec<&Path> {
-        Vec::new()
-    }
-    /// The same with what is known of each since it was listed.
+    /// Files that hold many samples each, with what is known of each since it was listed: none
+    /// where every sample is a file, or is drawn.
     fn listed(&self) -> Vec<(&Path, &ListedFile)> {
         Vec::new()
+    }
+    /// Those of them that are this set's alone.
+    fn files(&self) -> Vec<&Path> {
+        self.listed().into_iter().map(|(path, _)| path).collect()
     }
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;

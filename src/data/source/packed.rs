@@ -169,10 +169,6 @@ impl Packed {
 }
 
 impl Source for Packed {
-    fn files(&self) -> Vec<&Path> {
-        self.parts.iter().map(|part| &*part.path).collect()
-    }
-
     fn listed(&self) -> Vec<(&Path, &ListedFile)> {
         self.parts.iter().map(|part| (&*part.path, &part.listed)).collect()
     }

@@ -213,10 +213,6 @@ fn remarks(key: &str, stale: &[PathBuf], unsaved: Option<&str>) -> Vec<String> {
 }
 
 impl Source for Tar {
-    fn files(&self) -> Vec<&Path> {
-        self.shards.iter().map(|shard| &*shard.path).collect()
-    }
-
     fn listed(&self) -> Vec<(&Path, &ListedFile)> {
         self.shards.iter().map(|shard| (&*shard.path, &shard.listed)).collect()
     }
