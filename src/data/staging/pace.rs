@@ -34,7 +34,7 @@ pub struct Urgent {
 /// Ends one urgent piece of work.
 pub struct Done<'a> {
     urgent: &'a Urgent,
-    _sign: Option<File>,
+    sign: Option<File>,
 }
 
 impl Urgent {
@@ -50,7 +50,7 @@ impl Urgent {
 
     fn begun(&self, sign: Option<File>) -> Done<'_> {
         self.here.fetch_add(1, Ordering::Relaxed);
-        Done { urgent: self, _sign: sign }
+        Done { urgent: self, sign }
     }
 
     /// Begins one that all ranks of the node give way to.
@@ -84,6 +84,8 @@ fn is_up(sign: &Path) -> bool {
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.urgent.here.fetch_sub(1, Ordering::Relaxed);
+        // A child that is just being started holds a copy until it runs its own program.
+        let _ = self.sign.as_ref().map(File::unlock);
     }
 }
 

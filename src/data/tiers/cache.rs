@@ -253,6 +253,13 @@ impl Cache {
     }
 }
 
+impl Drop for Cache {
+    /// A child that is just being started holds a copy of the file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = self.held.unlock();
+    }
+}
+
 /// The shared page, made if it is not there. Nobody has locked it for that: of ranks that come at
 /// once the first one is to be alone.
 fn counts(path: &Path) -> io::Result<(File, SharedWords)> {
