@@ -31,6 +31,7 @@ pub mod os;
 pub mod pidfd;
 pub mod pieces;
 pub mod private;
+pub mod proc;
 pub mod process;
 pub mod regular;
 pub mod resize;

@@ -3,13 +3,7 @@
 //! told) comes when the kernel has freed its memory, up to 100 ms later for a large one.
 
 use crate::os;
-
-/// `PF_EXITING` (include/linux/sched.h), in field 9 of /proc/PID/stat.
-const PF_EXITING: u64 = 0x4;
-/// Fields of /proc/PID/stat behind the name, counted from 0: state, flags, start time.
-const STATE: usize = 0;
-const FLAGS: usize = 6;
-const START_TICKS: usize = 19;
+use crate::proc::Stat;
 
 /// Bits of a mark that hold the start time and the pid space; the rest is the pid, which has 22.
 const START_BITS: u32 = 26;
@@ -91,12 +85,8 @@ impl Seen {
     /// The first thread's line: the kernel need not sum up all of them. When that thread ends, so
     /// does, at its next instruction, every other.
     fn at(pid: u32) -> Option<Self> {
-        let line = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
-        let (_, behind_name) = line.rsplit_once(')')?;
-        let fields: Vec<&str> = behind_name.split_ascii_whitespace().collect();
-        let flags: u64 = fields.get(FLAGS)?.parse().ok()?;
-        let ends = matches!(*fields.get(STATE)?, "Z" | "X") || flags & PF_EXITING != 0;
-        Some(Self { ends, start_ticks: fields.get(START_TICKS)?.parse().ok()? })
+        let stat = Stat::of_thread(pid, pid)?;
+        Some(Self { ends: stat.ends(), start_ticks: stat.start_ticks()? })
     }
 }
 

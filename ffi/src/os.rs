@@ -10,6 +10,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
+use crate::proc::Stat;
+
 pub use crate::lock::{Lock, lock_file};
 
 /// The signals the project sends.
@@ -99,10 +101,7 @@ pub fn set_variables(variables: &[(String, &str)]) {
 
 /// Whether a process exists and is not a zombie.
 pub fn process_is_alive(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name in parentheses may hold anything; the state follows the last one.
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    !matches!(state, None | Some("Z" | "X"))
+    Stat::of(pid).is_some_and(|stat| !stat.is_dead())
 }
 
 /// The process that started this one; 1 (or a reaper) when it is gone.

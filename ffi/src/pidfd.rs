@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::os::{Ended, Signal};
+use crate::proc::Stat;
 
 /// `_IOWR(0xFF, 11, struct pidfd_info)` with the structure's first size (linux/pidfd.h, 6.13).
 const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
@@ -91,16 +92,11 @@ impl PidFd {
     }
 }
 
-/// The wait status of a process that its parent has not reaped (proc(5), field 52 of stat). The
-/// number cannot mean another process while this one is a zombie.
+/// The wait status of a process that its parent has not reaped. The number cannot mean another process
+/// while this one is a zombie.
 fn zombie_status(pid: u32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // The first field after the name is the third of the file.
-    if *fields.first()? != "Z" {
-        return None;
-    }
-    fields.get(52 - 3)?.parse().ok()
+    let stat = Stat::of(pid).filter(|stat| stat.state() == Some('Z'))?;
+    stat.wait_status()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::os::{self, Signal};
+use crate::proc::Stat;
 
 /// The child gets a process group of its own and receives `at_our_death` when the *thread* that
 /// spawns it ends (prctl(2), PR_SET_PDEATHSIG): spawn it from one that lives as long as it should.
@@ -72,13 +73,7 @@ pub fn descendants_of(ancestor: u32) -> Vec<u32> {
 fn living() -> Vec<(u32, u32)> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect()
-}
-
-/// The fourth word of proc(5); the second is in brackets and may hold any character.
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    pids.filter_map(|pid| Some((pid, Stat::of(pid)?.parent()?))).collect()
 }
 
 /// The calling thread's number, as in /proc/PID/task.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
+use kintsugi_ffi::proc::command_line;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -90,9 +91,8 @@ impl Script {
 
 /// Its shell has its path as an argument.
 fn is_script(pid: u32) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let name = |argument: &[u8]| argument.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
-    line.split(|byte| *byte == 0).any(|argument| name(argument) == Some(SCRIPT.into()))
+    command_line(pid).iter().any(|argument| name(argument) == Some(SCRIPT.into()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::cgroup;
 use kintsugi_ffi::os::{self, Ended, Signal};
 use kintsugi_ffi::pidfd::PidFd;
+use kintsugi_ffi::proc::Stat;
 use kintsugi_ffi::process;
 use kintsugi_ffi::shared::SharedWords;
 
@@ -94,7 +95,7 @@ fn condemned(verdict: Verdict, pid: u32, board: &Board, beat: u64) -> Option<Str
     match verdict {
         Verdict::Lives => None,
         Verdict::Silent(silence) => {
-            let ticker = || board.ticker().and_then(|thread| thread_state(pid, thread));
+            let ticker = || board.ticker().and_then(|thread| Stat::of_thread(pid, thread)?.state());
             judge::silence_is_death(silence, ticker, || board.read().beat != beat).then(|| {
                 let seconds = silence.as_secs_f64();
                 format!("stopped: no beat for {seconds:.1} s, killed by its guardian")
@@ -107,12 +108,6 @@ fn condemned(verdict: Verdict, pid: u32, board: &Board, beat: u64) -> Option<Str
             ))
         }
     }
-}
-
-/// The letter of proc(5).
-fn thread_state(pid: u32, thread: u32) -> Option<judge::ThreadState> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 fn status(rank: &PidFd) -> Option<Ended> {

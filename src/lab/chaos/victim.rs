@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::pidfd::PidFd;
+use kintsugi_ffi::proc::command_line;
 
 use crate::launch::traces::janitor;
 use crate::launch::traces::job_name::is_job_of;
@@ -50,32 +51,30 @@ fn belongs(pid: u32, run: Run<'_>) -> bool {
         if look > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = command_line(pid);
         let job = janitor::job_of(pid);
-        if line.is_empty() && job.is_none() {
+        if words.is_empty() && job.is_none() {
             continue;
         }
-        return is_rank(&line, job.as_deref(), run);
+        return is_rank(&words, job.as_deref(), run);
     }
     false
 }
 
-/// `line`: words that end with a zero byte each. Only ranks train; guardians carry the same job.
-fn is_rank(line: &[u8], job: Option<&str>, run: Run<'_>) -> bool {
-    let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
-    let trains = words.get(1) == Some(&b"train".as_slice());
+/// Only ranks train; guardians carry the same job.
+fn is_rank(words: &[Vec<u8>], job: Option<&str>, run: Run<'_>) -> bool {
     let path = run.path.as_os_str().as_encoded_bytes();
     let named = words.windows(2).any(|pair| pair[0] == b"--run-dir" && pair[1] == path);
     let ours = job.is_some_and(|job| is_job_of(job, run.id));
-    trains && (named || ours)
+    janitor::trains(words) && (named || ours)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line(words: &[&str]) -> Vec<u8> {
-        words.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect()
+    fn line(words: &[&str]) -> Vec<Vec<u8>> {
+        words.iter().map(|word| word.as_bytes().to_vec()).collect()
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::private;
+use kintsugi_ffi::proc::command_line;
 
 use crate::run_folder::variables;
 
@@ -151,10 +152,7 @@ fn clear_unused(matches: &dyn Fn(&str) -> bool) -> Cleared {
 
 /// Whether a process belongs to the job or is its janitor, which is there before all others.
 fn is_in_use(job: &str) -> bool {
-    let named = |pid: u32| {
-        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        arguments.split(|byte| *byte == 0).any(|argument| argument == job.as_bytes())
-    };
+    let named = |pid: u32| command_line(pid).iter().any(|argument| argument == job.as_bytes());
     let Some(pids) = own_processes() else { return true };
     pids.into_iter().any(|pid| named(pid) || job_of(pid).is_some_and(|other| other == job))
 }
@@ -223,14 +221,14 @@ fn catches(pid: u32, signal: Signal) -> bool {
 
 /// The processes of a job's ranks on this machine, its spares among them.
 pub fn ranks(job: &str) -> Vec<u32> {
-    // Behind the program, or behind a script and what runs it.
-    const PLACES: std::ops::RangeInclusive<usize> = 1..=2;
-    let is_rank = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
-        PLACES.into_iter().any(|place| words.get(place) == Some(&&b"train"[..]))
-    };
+    let is_rank = |pid: &u32| trains(&command_line(*pid));
     processes(&|name| name == job).into_iter().filter(is_rank).collect()
+}
+
+/// Whether a command line is a rank's: its task stands behind the program, or behind a script and
+/// what runs it.
+pub fn trains(words: &[Vec<u8>]) -> bool {
+    words.iter().skip(1).take(2).any(|word| word == b"train")
 }
 
 /// The job a process of this user belongs to.
