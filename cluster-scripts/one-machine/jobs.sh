@@ -14,6 +14,8 @@ failed() {
   # What the run itself noted, but for its steps.
   [ -z "$newest" ] || cat "$(dirname "$newest")"/runs/*/events.jsonl 2>/dev/null |
     grep -v -E '"event":"(step|evaluation|checkpoint)"' | tail -n 20 | cut -c 1-400 >&2 || true
+  # What its launcher and its ranks wrote at last.
+  [ -z "$newest" ] || tail -n 5 "$(dirname "$newest")"/runs/*/logs/* 2>/dev/null | cut -c 1-400 | tail -n 80 >&2 || true
   exit 1
 }
 

@@ -420,6 +420,7 @@ impl Supervisor<'_> {
     }
 
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
+    /// A start that hangs is waited for no longer than one that nobody asks to stop.
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
         self.stopping = true;
@@ -434,6 +435,10 @@ impl Supervisor<'_> {
         let end = Instant::now() + patience;
         let mut asked = None;
         while attempt.poll()?.is_none() && Instant::now() < end {
+            let started = self.record.history.committing();
+            if !started && attempt.started().elapsed() > self.job.config.recovery.start_limit.0 {
+                break;
+            }
             // Again for ranks that could not hear it yet.
             if asked.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
                 match (&self.nodes, &self.job.runtime) {

@@ -70,6 +70,19 @@ fn a_world_that_never_commits_a_step_is_started_three_times() {
 }
 
 #[test]
+fn a_start_that_hangs_is_not_waited_for_longer_because_it_is_asked_to_stop() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let limits = ["-s", "recovery.start_limit=5s", "-s", "recovery.time_limit=10min"];
+    let launch = lab.launch("mute", &limits);
+    lab.wait_up(1);
+    launch.signal(Signal::User1);
+    assert_eq!(launch.code(), Some(85), "{}", lab.text());
+    assert_eq!(lab.result().status, Status::Interrupted);
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
 fn a_rank_that_ends_before_mpi_has_started_ends_the_attempt_and_is_named() {
     let _turn = beside_its_like();
     let lab = Lab::new();
