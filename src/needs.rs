@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cluster::resident::Slots;
 use crate::config::{
-    CacheSize, Config, Every, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
+    CacheSize, Config, DeviceKind, Every, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
 };
 use crate::engine::memory::far::{self, Place};
 use crate::engine::memory::limits::Limits;
@@ -210,7 +210,7 @@ fn of_computing(config: &Config, graph: &Graph, layout: &Layout, load: Load) -> 
     let picture = F32 * elements(graph.input) as u64;
     let weights = F32 * layout.parameters as u64;
     let (activations, engine) = match load.planned {
-        _ if config.device.kind == "cuda" => {
+        _ if config.device.kind == DeviceKind::Cuda => {
             let pinned = pinned(config, graph, layout, at_a_time, workers);
             ("pinned memory of copies", pinned)
         }
@@ -253,7 +253,7 @@ fn of_computing(config: &Config, graph: &Graph, layout: &Layout, load: Load) -> 
             engine.far_bytes,
             workers,
             if far_tier(config) == Place::Ram { PRIVATE } else { IN_A_FILE },
-            if config.device.kind == "cuda" {
+            if config.device.kind == DeviceKind::Cuda {
                 "raise device.memory_budget"
             } else {
                 "name a folder with room as memory.far, or raise device.memory_budget"
@@ -295,7 +295,7 @@ fn pinned(
 
 /// What an engine holds at the least for so many pictures.
 fn estimated(config: &Config, graph: &Graph, layout: &Layout, pictures: u64) -> Footprint {
-    let costs = cost::of(graph, engine::value_bytes(&config.device.precision));
+    let costs = cost::of(graph, engine::value_bytes(config.device.precision));
     let saved: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
     Footprint {
         // Half of it: values that are computed within another layer are not kept.

@@ -8,7 +8,7 @@ use clap::ArgAction;
 use serde::Serialize;
 
 use super::arguments::{Form, fail, form};
-use crate::config::{Bytes, Config, Device, Memory, MemoryMode};
+use crate::config::{Bytes, Config, Device, Memory, MemoryMode, Precision};
 use crate::engine;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::shown::MemoryPlan;
@@ -61,8 +61,8 @@ pub struct Show {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// `device.precision`, for what a rank needs.
-    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
-    precision: String,
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
     /// `device.memory_budget` ("2GiB"): shows what becomes of each layer's values within it.
     #[arg(long, value_name = "SIZE")]
     budget: Option<Bytes>,
@@ -162,7 +162,7 @@ struct Model<'a> {
     layers: Vec<LayerRow<'a>>,
     total: Cost,
     statistics: usize,
-    precision: &'a str,
+    precision: Precision,
     batch: u32,
     /// What a rank of one worker needs.
     needs: &'a [Demand],
@@ -173,7 +173,7 @@ struct Model<'a> {
     memory: Option<Budgeted<'a>>,
 }
 
-fn rows<'a>(graph: &'a Graph, precision: &str) -> Vec<LayerRow<'a>> {
+fn rows(graph: &Graph, precision: Precision) -> Vec<LayerRow<'_>> {
     let name = |input: &Option<usize>| input.map_or("image", |at| graph.nodes[at].name.as_str());
     graph
         .nodes
@@ -195,7 +195,7 @@ fn describe(show: &Show) -> Result<Described, String> {
     let graph = catalogue::build(&show.name, image, show.classes, show.width);
     let graph = graph.map_err(|error| error.to_string())?;
     let layout = layout::of(&graph);
-    let layers = rows(&graph, &show.precision);
+    let layers = rows(&graph, show.precision);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
     let (need, planned) = need(show, &graph);
     let (plan, unplanned) = match planned {
@@ -210,7 +210,7 @@ fn describe(show: &Show) -> Result<Described, String> {
         layers,
         total,
         statistics: layout.statistics,
-        precision: &show.precision,
+        precision: show.precision,
         batch: show.batch,
         needs: &need.parts,
         unplanned,
@@ -232,7 +232,7 @@ fn need(show: &Show, graph: &Graph) -> (Needs, Result<MemoryPlan, String>) {
     let mut config = Config::default();
     (config.run.ranks, config.train.workers, config.data.prefetch) = (1, 1, 0);
     config.train.global_batch = u64::from(show.batch);
-    let (precision, memory_budget) = (show.precision.clone(), show.budget);
+    let (precision, memory_budget) = (show.precision, show.budget);
     config.device = Device { precision, memory_budget, ..Device::default() };
     config.memory = Memory { mode: mode(show.mode()), ..Memory::default() };
     let (batch, threads) = (show.batch as usize, show.threads as usize);
@@ -285,7 +285,7 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
         amount(model.total.saved_bytes)
     ));
     lines.extend(model.memory.iter().map(ToString::to_string));
-    let (batch, precision) = (model.batch, model.precision);
+    let (batch, precision) = (model.batch, model.precision.name());
     lines.extend(model.unplanned.iter().map(|why| format!("a step cannot be planned: {why}")));
     lines.push(format!(
         "a rank that trains it with the defaults, {batch} samples at a time in {precision}, needs \
@@ -303,7 +303,7 @@ mod tests {
 
     fn show(name: &str, json: Form) -> Result<String, String> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
-        let (batch, threads, precision) = (2, 1, "f32".into());
+        let (batch, threads, precision) = (2, 1, Precision::F32);
         let (name, budget, memory, timeline) = (name.into(), None, None, None);
         let described = describe(&Show {
             name,

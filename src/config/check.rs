@@ -4,7 +4,7 @@ use kintsugi_ffi::fixed::SUMMANDS_MAX;
 
 use super::error::{ConfigError, refuse};
 use super::{
-    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, MemoryMode, Model, PlannedFault,
+    Config, Data, DataFormat, DeviceKind, ExchangeKind, FaultKind, Limit, MemoryMode, Model, PlannedFault,
     Point, Rung, Shown, Validation, Who, pictures, resolve_owners,
 };
 
@@ -23,7 +23,6 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_rates(config)?;
     check_recovery(config)?;
     check_faults(config)?;
-    check_supported(config)?;
     check_device(config)
 }
 
@@ -329,7 +328,7 @@ fn check_faults(config: &Config) -> Result<(), ConfigError> {
 fn never_in(phase: Point, config: &Config) -> Option<&'static str> {
     let mode = config.memory.mode;
     // A card's driver tells nobody what it moves.
-    let is_managed = config.device.kind == "cuda" && mode == MemoryMode::Unified;
+    let is_managed = config.device.kind == DeviceKind::Cuda && mode == MemoryMode::Unified;
     match phase {
         Point::InSwapOut | Point::InSwapIn if is_managed || !mode.swaps() => {
             Some("nothing is copied with this memory.mode: set \"swap\" or \"planned\"")
@@ -392,40 +391,10 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 
 fn check_device(config: &Config) -> Result<(), ConfigError> {
     let threads = config.train.threads;
-    if config.device.kind == "cuda" && threads != 1 {
+    if config.device.kind == DeviceKind::Cuda && threads != 1 {
         let reason = "what the host does for a card is shared out to all processors of its rank: \
                       leave it out";
         return refuse("train.threads", threads, reason);
     }
-    Ok(())
-}
-
-/// What the schema already names but this version does not do. A feature that arrives removes its
-/// line.
-fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (device, every) = (&config.device, config.recovery.resident_every);
-    let quoted = |text: &str| format!("{text:?}");
-    for (lacking, key, value, instead) in [
-        (
-            !matches!(device.kind.as_str(), "cpu" | "auto" | "cuda"),
-            "device.kind",
-            quoted(&device.kind),
-            "\"cpu\" or \"cuda\"",
-        ),
-        (
-            !matches!(
-                (device.kind.as_str(), device.precision.as_str()),
-                (_, "f32" | "bf16") | ("cuda", "tf32")
-            ),
-            "device.precision",
-            quoted(&device.precision),
-            "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"",
-        ),
-        (every != 1, "recovery.resident_every", every.to_string(), "1"),
-    ] {
-        if lacking {
-            return Err(ConfigError::not_yet(key, &value, instead));
-        }
-    }
-    Ok(())
+    config.device.check()
 }

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::error::ConfigError;
 use super::{
-    BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, MemoryMode,
+    BadImage, CacheSize, Config, DataFormat, DeviceKind, Every, ExchangeKind, Interval, MemoryMode,
     OptimizerKind, Resident, Rung, ScheduleKind, StagingMode, WarmUp, WithinBundle, resolve_owners,
     scales,
 };
@@ -175,7 +175,7 @@ fn never_evaluated(config: &Config) -> bool {
 }
 
 fn on_a_card(config: &Config) -> bool {
-    config.device.kind == "cuda"
+    config.device.kind == DeviceKind::Cuda
 }
 
 /// Whether the card's driver moves what does not fit.

@@ -79,12 +79,3 @@ pub(super) fn refuse(
 ) -> Result<(), ConfigError> {
     Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
 }
-
-impl ConfigError {
-    /// The refusal of a value that the schema names and this version cannot do; `instead` is what
-    /// to write.
-    pub fn not_yet(key: &str, value: &str, instead: &str) -> Self {
-        let reason = format!("this version cannot do that yet; write {instead}");
-        Self::Refused { key: key.into(), value: value.into(), reason }
-    }
-}

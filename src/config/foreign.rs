@@ -96,6 +96,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
          `recovery.ladder` is taken, or the run is renewed (\"restart\" without \"respawn\"); \
          leave the key out",
     ),
+    (&["resident_every"], "there is none: the state in memory is that of the last step, always"),
 ];
 
 /// A name as it is compared: `--Batch-Size` is `batch_size`.

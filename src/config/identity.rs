@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Checkpoint, Config, ExchangeKind, Memory, REFILL};
+use super::{Checkpoint, Config, ExchangeKind, GONE, Memory};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -71,8 +71,8 @@ fn directory(config: &Config, without: &[&str]) -> PathBuf {
         checkpoint.remove("keep_best");
     }
     if let Some(Value::Table(recovery)) = table.get_mut("recovery") {
-        // Earlier releases had it in every name.
-        recovery.insert(REFILL.into(), Value::Boolean(false));
+        // Earlier releases had them in every name.
+        recovery.extend(GONE.map(|(key, value)| (key.into(), value)));
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from(RUNS).join(format!("{}-{:08x}", config.run.name, hash >> 32))

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 mod check;
 mod data;
+mod device;
 mod effect;
 #[cfg(test)]
 mod effect_tests;
@@ -44,6 +45,7 @@ pub use check::check_owners;
 pub use data::{
     BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
 };
+pub use device::{Device, DeviceKind, Precision};
 pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, PlannedFault, Who};
 pub use look::{ColorJitter, Crop, CropKind, Look};
@@ -327,8 +329,6 @@ pub struct Recovery {
     pub resident: Resident,
     /// Where it lives.
     pub resident_dir: PathBuf,
-    /// Device-resident state is copied out every this many steps.
-    pub resident_every: u32,
     /// Treats a persistently slow rank as dead.
     pub replace_slow: bool,
     /// How often all ranks compare a hash of their state; `"off"` = never (synchronous only).
@@ -350,21 +350,24 @@ impl Default for Recovery {
             min_ranks: 1,
             resident: Resident::On,
             resident_dir: "/dev/shm".into(),
-            resident_every: 1,
             replace_slow: false,
             integrity_every: Interval::Steps(100),
         }
     }
 }
 
-/// A key of `[recovery]` that is gone, and that every run of an earlier release has in its file.
-const REFILL: &str = "refill_spares";
+/// Keys of `[recovery]` that are gone, and that every run of an earlier release has in its file,
+/// with what asked for nothing else.
+const GONE: [(&str, toml::Value); 2] =
+    [("refill_spares", toml::Value::Boolean(false)), ("resident_every", toml::Value::Integer(1))];
 
 /// `[recovery]` as this release or an earlier one wrote it: finished runs are read whatever they
 /// asked for. Who asks for it now is refused (`parse`).
 fn recovery_of_any_release<'de, D: Deserializer<'de>>(from: D) -> Result<Recovery, D::Error> {
     let mut table = toml::Table::deserialize(from)?;
-    table.remove(REFILL);
+    for (key, _) in &GONE {
+        table.remove(*key);
+    }
     table.try_into().map_err(|error: toml::de::Error| D::Error::custom(error.message()))
 }
 
@@ -399,38 +402,6 @@ impl Default for Checkpoint {
             keep_best: 1,
             mtbf: Span(Duration::from_secs(4 * 3600)),
         }
-    }
-}
-
-/// `device.kind` that is chosen when a run begins.
-pub const AUTO: &str = "auto";
-
-/// `[device]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Device {
-    /// `"auto"`, `"cpu"` or `"cuda"`. A run has one of the last two; `"auto"` in that of an earlier
-    /// release is `"cpu"`.
-    pub kind: String,
-    /// `"f32"` or `"bf16"`.
-    pub precision: String,
-    /// Bytes of the near tier for activations, scratch and copies of weights: the rank's, shared by
-    /// its workers.
-    pub memory_budget: Option<Bytes>,
-}
-
-impl Device {
-    /// Takes over what a run has begun on, where nothing is asked for.
-    pub fn go_on_from(&mut self, begun: &Self) {
-        if self.kind == AUTO {
-            self.kind.clone_from(&begun.kind);
-        }
-    }
-}
-
-impl Default for Device {
-    fn default() -> Self {
-        Self { kind: "cpu".into(), precision: "f32".into(), memory_budget: None }
     }
 }
 

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::effect::{self, Idle};
 use super::error::ConfigError;
-use super::{Config, REFILL, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
+use super::{Config, GONE, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
 
 pub use super::identity::{changed_keys, fingerprint};
 
@@ -45,9 +45,11 @@ pub fn loaded(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> 
             refused.get_or_insert(idle);
         }
     }
-    if table.get("recovery").is_some_and(|own| own.get(REFILL).is_some()) {
-        remarks.push(format!("`recovery.{REFILL} = false` is always so: leave the key out"));
-    }
+    let recovery = table.get("recovery");
+    let gone = GONE.iter().filter(|(key, _)| recovery.is_some_and(|own| own.get(key).is_some()));
+    remarks.extend(gone.map(|(key, value)| {
+        format!("`recovery.{key} = {value}` is always so: leave the key out")
+    }));
     let config = checked(typed(table)?)?;
     remarks.extend(check::check_sums(&config)?);
     refused.map_or(Ok(Loaded { config, remarks }), |idle| Err(idle.refusal()))
@@ -231,7 +233,7 @@ fn unknown_keys(table: &Table) -> Vec<(String, String)> {
 
 /// What runs of an earlier release wrote down that asked for nothing else.
 fn is_always_so(section: &str, key: &str, value: &Value) -> bool {
-    (section, key) == ("recovery", REFILL) && value.as_bool() == Some(false)
+    section == "recovery" && GONE.iter().any(|gone| (gone.0, &gone.1) == (key, value))
 }
 
 /// Those of planned faults.

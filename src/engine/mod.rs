@@ -27,17 +27,16 @@ pub use targets::{Outcome, Targets};
 
 use std::collections::BTreeMap;
 
-use crate::config::{ConfigError, Device};
+use crate::config::{Device, DeviceKind, Precision};
 use crate::model::Graph;
 use cpu::bf16;
 use cpu::team::Team;
-use cuda::convolutions::Precision;
 use executor::{Executor, Machine as _};
 use memory::arrange::Choice;
 use memory::far::Place;
 use memory::limits::Limits;
 use memory::shown::MemoryPlan;
-use plan::tensor::{ElementType, of_precision};
+use plan::tensor::ElementType;
 use subject::Subject;
 
 /// An engine for the calling thread on a device, the process's only worker. Weights and gradients
@@ -147,7 +146,7 @@ pub fn cards(device: &Device) -> Result<Option<usize>, EngineError> {
 
 /// Whether a card computes, and the host only serves it.
 pub fn is_card(device: &Device) -> bool {
-    matches!(asked(device), Ok(Kind::Cuda(_)))
+    device.kind == DeviceKind::Cuda
 }
 
 /// The devices that there are.
@@ -158,29 +157,11 @@ enum Kind {
 
 /// What a configuration asks for.
 fn asked(device: &Device) -> Result<Kind, EngineError> {
-    let precision = device.precision.as_str();
-    match device.kind.as_str() {
-        "cpu" | "auto" => element(precision).map(Kind::Cpu),
-        "cuda" => match Precision::named(precision) {
-            Some(precision) => Ok(Kind::Cuda(precision)),
-            None => not_yet("device.precision", precision, PRECISIONS),
-        },
-        kind => not_yet("device.kind", kind, "\"cpu\" or \"cuda\""),
-    }
-}
-
-const PRECISIONS: &str = "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"";
-
-fn element(precision: &str) -> Result<ElementType, EngineError> {
-    match of_precision(precision) {
-        Some(element) => Ok(element),
-        None => not_yet("device.precision", precision, PRECISIONS),
-    }
-}
-
-fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
-    let refusal = ConfigError::not_yet(key, &format!("{value:?}"), instead);
-    Err(EngineError::Refused(refusal.to_string()))
+    device.check().map_err(|refusal| EngineError::Refused(refusal.to_string()))?;
+    Ok(match device.kind {
+        DeviceKind::Cuda => Kind::Cuda(device.precision),
+        DeviceKind::Cpu | DeviceKind::Auto => Kind::Cpu(device.precision.element()),
+    })
 }
 
 /// What decides the last bits of what such a device computes here, apart from the program, for
@@ -269,9 +250,9 @@ pub fn remark(device: &Device) -> Option<String> {
     }
 }
 
-/// Bytes of a value between layers in this precision; those of f32 where there is no such one.
-pub fn value_bytes(precision: &str) -> u64 {
-    of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
+/// Bytes of a value between layers in this precision.
+pub fn value_bytes(precision: Precision) -> u64 {
+    precision.element().bytes() as u64
 }
 
 /// What an engine holds whose memory is planned so.
@@ -312,12 +293,12 @@ pub fn memory_plan(
 /// The budget is too low, or nothing can be planned.
 pub fn memory_choices(
     graph: &Graph,
-    precision: &str,
+    precision: Precision,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Vec<Choice>, EngineError> {
-    let subject = Subject::new(graph, element(precision)?, &[], limits);
+    let subject = Subject::new(graph, precision.element(), &[], limits);
     cpu::machine::Machine::new(subject, threads)?.choices(batch.max(1))
 }
 
@@ -346,22 +327,16 @@ mod tests {
     use crate::model::catalogue;
 
     #[test]
-    fn what_this_version_lacks_is_refused_as_the_configuration_refuses_it() {
+    fn a_device_that_does_not_compute_in_a_precision_is_refused_as_the_configuration_refuses_it() {
         let graph = catalogue::build("mlp", [3, 8, 8], 10, 0.1).expect("in the catalogue");
-        let of = |kind: &str, precision: &str| {
-            let device =
-                Device { kind: kind.into(), precision: precision.into(), ..Device::default() };
-            open(&device, &graph, 1).map(drop).map_err(|e| e.to_string())
+        let of = |kind, precision| {
+            let device = Device { kind, precision, ..Device::default() };
+            open(&device, &graph, 1).map(drop).map_err(|error| error.to_string())
         };
-        let refusal = |key: &str, value: &str, instead: &str| {
-            Err(ConfigError::not_yet(key, value, instead).to_string())
-        };
-        assert_eq!(of("auto", "f32"), Ok(()));
-        assert_eq!(of("cpu", "bf16").is_ok(), bf16::computed_here().count() == 2);
-        let either = PRECISIONS;
-        assert_eq!(of("cpu", "f8"), refusal("device.precision", "\"f8\"", either));
-        assert_eq!(of("cpu", "tf32"), refusal("device.precision", "\"tf32\"", either));
-        let kinds = "\"cpu\" or \"cuda\"";
-        assert_eq!(of("npu", "f32"), refusal("device.kind", "\"npu\"", kinds));
+        assert_eq!(of(DeviceKind::Auto, Precision::F32), Ok(()));
+        let here = bf16::computed_here().count() == 2;
+        assert_eq!(of(DeviceKind::Cpu, Precision::Bf16).is_ok(), here);
+        let refusal = of(DeviceKind::Cpu, Precision::Tf32).expect_err("a card's");
+        assert!(refusal.starts_with("device.precision = \"tf32\""), "{refusal}");
     }
 }

@@ -1,7 +1,7 @@
 //! bf16 beside f32: every case of the gradient tests is computed in both.
 
 use crate::gradients::{Case, trained};
-use kintsugi::config::Device;
+use kintsugi::config::{Device, DeviceKind, Precision};
 use kintsugi::engine::{self, Compute, Flat};
 use kintsugi::model::catalogue;
 
@@ -16,16 +16,16 @@ const CANCELLED: f64 = 0.01;
 /// Of a mean or variance, and absolute where it is below 1: 0.011 at most was seen.
 const STATISTIC_TOLERANCE: f64 = 0.03;
 
-fn open((case, kind): (&Case, &str), precision: &str) -> Box<dyn Compute> {
-    let device = Device { kind: kind.into(), precision: precision.into(), ..Device::default() };
+fn open((case, kind): (&Case, DeviceKind), precision: Precision) -> Box<dyn Compute> {
+    let device = Device { kind, precision, ..Device::default() };
     engine::open_frozen(&device, &case.graph, &case.frozen, 1).expect("an engine")
 }
 
 /// Whether a device of this kind computes in bf16 here. Where it does not, what would be compared
 /// is left out, and the refusal is said.
-pub fn is_computed(kind: &str) -> bool {
+pub fn is_computed(kind: DeviceKind) -> bool {
     let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
-    let device = Device { kind: kind.into(), precision: "bf16".into(), ..Device::default() };
+    let device = Device { kind, precision: Precision::Bf16, ..Device::default() };
     let opened = engine::open(&device, &graph, 1).map(drop);
     opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
 }
@@ -35,11 +35,11 @@ fn length(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Compares bf16 with what f32 gave for this case.
-pub fn check((case, kind): (&Case, &str), loss: f64, gradients: &[f32], statistics: &[f32]) {
+pub fn check((case, kind): (&Case, DeviceKind), loss: f64, gradients: &[f32], statistics: &[f32]) {
     if !is_computed(kind) {
         return;
     }
-    let opened = open((case, kind), "bf16");
+    let opened = open((case, kind), Precision::Bf16);
     let (own_loss, own_gradients, own_statistics) = trained(case, opened);
     let name = &case.graph.name;
     assert!(own_gradients != gradients, "{name} was not computed in bf16");
@@ -59,12 +59,12 @@ pub fn check((case, kind): (&Case, &str), loss: f64, gradients: &[f32], statisti
         assert!(apart <= allowed, "statistic {at} of {name}: {given}, in f32 {wanted}");
     }
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
-    let evaluated = |precision: &str| {
+    let evaluated = |precision| {
         let outcome =
             open((case, kind), precision).infer(&case.images, &case.labels, weights, None);
         outcome.expect("a micro-batch").loss_sum
     };
-    close(name, evaluated("bf16"), evaluated("f32"));
+    close(name, evaluated(Precision::Bf16), evaluated(Precision::F32));
 }
 
 fn close(name: &str, given: f64, wanted: f64) {

@@ -175,7 +175,7 @@ fn configuration_errors_exit_2_and_start_nothing() {
         for (set, expected) in [
             ("train.epoch=3", "did you mean `train.epochs`?"),
             ("train.global_batch=many", "whole number"),
-            ("device.kind=npu", "this version cannot do that yet"),
+            ("device.kind=npu", "expected one of `auto`, `cpu`, `cuda`"),
             ("train.owners=0", "more ranks than owners"),
         ] {
             let output = kintsugi(&[command, &config, "-s", set, "--run-dir", &run_text]);

@@ -346,11 +346,10 @@ fn a_share_is_split_off_a_named_set_that_has_names() {
 }
 
 #[test]
-fn what_this_version_lacks_is_refused_and_says_what_to_write() {
-    for text in ["device.kind=npu", "device.precision=f8"] {
-        let key = text.split_once('=').unwrap().0;
-        refused(GOOD, &[text], &[key, "this version cannot do that yet; write"]);
-    }
+fn a_device_there_is_none_of_is_refused_and_says_what_to_write() {
+    refused(GOOD, &["device.kind=npu"], &["device.kind", "`auto`, `cpu`, `cuda`"]);
+    refused(GOOD, &["device.precision=f8"], &["device.precision", "`f32`, `tf32`, `bf16`"]);
+    refused(GOOD, &["device.precision=tf32"], &["device.precision = \"tf32\"", "on \"cuda\""]);
     for text in ["device.memory_budget=8GiB", "memory.mode=swap", "memory.mode=unified"] {
         assert!(load(GOOD, &[text]).is_ok(), "{text}");
         assert!(load(GOOD, &["device.kind=cuda", text]).is_ok(), "{text}");

@@ -9,7 +9,7 @@ mod plans;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use kintsugi::config::Device;
+use kintsugi::config::{Device, DeviceKind};
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::cuda::kernels;
 use kintsugi::engine::plan::tensor::ElementType;
@@ -23,7 +23,7 @@ use kintsugi_ffi::cuda::{Found, Nvrtc, Places};
 const REAL: &str = "KINTSUGI_REAL_CUDA";
 
 /// The kinds of device that every case is computed on.
-pub fn kinds() -> [&'static str; 2] {
+pub fn kinds() -> [DeviceKind; 2] {
     static LOADED: OnceLock<()> = OnceLock::new();
     LOADED.get_or_init(|| {
         if std::env::var_os(REAL).is_some() {
@@ -38,7 +38,7 @@ pub fn kinds() -> [&'static str; 2] {
             load("libnvrtc.so.13");
         }
     });
-    ["cpu", "cuda"]
+    [DeviceKind::Cpu, DeviceKind::Cuda]
 }
 
 /// The real compiler, if it is here: `.deps/cuda`, a folder that is named, or a python's.
@@ -85,9 +85,9 @@ fn every_kernel_becomes_machine_code_without_spills() {
 }
 
 /// Plain gradient descent for so many steps on drawn pictures: the loss of each step.
-fn losses(kind: &str, graph: &Graph, steps: usize) -> Vec<f64> {
+fn losses(kind: DeviceKind, graph: &Graph, steps: usize) -> Vec<f64> {
     let layout = layout::of(graph);
-    let device = Device { kind: kind.into(), ..Device::default() };
+    let device = Device { kind, ..Device::default() };
     let mut engine = engine::open(&device, graph, 1).expect("an engine");
     let (mut parameters, mut statistics) =
         (init::parameters(graph, &layout, 5), init::statistics(&layout));
@@ -135,7 +135,7 @@ fn losses_on_a_card_follow_those_of_the_processor() {
         let width = if ["mlp", "cnn11"].contains(&name) { 0.25 } else { 1.0 };
         let graph = catalogue::build(name, [3, size, size], CLASSES, width);
         let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let (own, other) = (losses("cuda", &graph, steps), losses("cpu", &graph, steps));
+        let (own, other) = (losses(DeviceKind::Cuda, &graph, steps), losses(DeviceKind::Cpu, &graph, steps));
         let apart = |at: usize| (own[at] - other[at]).abs() / other[at].abs().max(1.0);
         assert!(apart(0) <= 1e-5, "{name}: {own:?}, {other:?}");
         assert!((0..steps).all(|at| apart(at) <= 1e-3), "{name}: {own:?}, {other:?}");
@@ -144,9 +144,9 @@ fn losses_on_a_card_follow_those_of_the_processor() {
 }
 
 /// Of one micro-batch of drawn pictures.
-fn gradients(kind: &str, graph: &Graph, samples: usize) -> Vec<f32> {
+fn gradients(kind: DeviceKind, graph: &Graph, samples: usize) -> Vec<f32> {
     let layout = layout::of(graph);
-    let device = Device { kind: kind.into(), ..Device::default() };
+    let device = Device { kind, ..Device::default() };
     let mut engine = engine::open(&device, graph, 1).expect("an engine");
     let parameters = init::parameters(graph, &layout, 5);
     let mut statistics = init::statistics(&layout);
@@ -179,7 +179,7 @@ fn a_bias_of_many_pixels_has_the_gradient_of_the_processor() {
              [[layer]]\nkind = \"linear\"\nfeatures = \"classes\"\n"
         );
         let graph = from_toml(&text, [3, size[0], size[1]], CLASSES).expect("a model");
-        let (own, other) = (gradients("cuda", &graph, 2), gradients("cpu", &graph, 2));
+        let (own, other) = (gradients(DeviceKind::Cuda, &graph, 2), gradients(DeviceKind::Cpu, &graph, 2));
         let length = |values: &mut dyn Iterator<Item = f32>| {
             values.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
         };
@@ -199,7 +199,7 @@ fn pictures_that_were_sent_ahead_are_the_ones_that_are_computed() {
     kinds();
     let graph = catalogue::build("resnet20", [3, 8, 8], CLASSES, 1.0).expect("a model");
     let layout = layout::of(&graph);
-    let device = Device { kind: "cuda".into(), ..Device::default() };
+    let device = Device { kind: DeviceKind::Cuda, ..Device::default() };
     let parameters = init::parameters(&graph, &layout, 5);
     let statistics = init::statistics(&layout);
     let mut stream = Stream::new(&[8]);

@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use crate::reference::{Forward, Mode, Precision, forward, one_hot};
-use kintsugi::config::Device;
+use kintsugi::config::{Device, DeviceKind};
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
@@ -102,8 +102,8 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-fn open(case: &Case, kind: &str) -> Box<dyn Compute> {
-    let device = &Device { kind: kind.into(), ..Device::default() };
+fn open(case: &Case, kind: DeviceKind) -> Box<dyn Compute> {
+    let device = &Device { kind, ..Device::default() };
     engine::open_frozen(device, &case.graph, &case.frozen, 1).expect("an engine")
 }
 
@@ -127,7 +127,7 @@ fn check(case: &Case) {
 }
 
 /// On a device of this kind.
-fn check_on(case: &Case, kind: &str) {
+fn check_on(case: &Case, kind: DeviceKind) {
     let kept = wide(&case.statistics);
     let exact = exactly(case, &case.training(&kept), Precision::Exact);
     let (engine_loss, gradients, statistics) = trained(case, open(case, kind));
@@ -152,7 +152,7 @@ fn check_on(case: &Case, kind: &str) {
             let (given, wanted) = (f64::from(given), wanted.value);
             assert!(
                 (given - wanted).abs() <= allowed,
-                "{} of {} on {kind}, element {at}: {given}, exactly {wanted}, allowed {allowed}",
+                "{} of {} on {kind:?}, element {at}: {given}, exactly {wanted}, allowed {allowed}",
                 tensor.name,
                 case.graph.name
             );
@@ -173,7 +173,7 @@ pub fn exactly(case: &Case, mode: &Mode<'_>, precision: Precision) -> Forward {
     forward(model, &parameters, &images, &wanted, mode, precision)
 }
 
-fn check_inference(case: &Case, kind: &str) {
+fn check_inference(case: &Case, kind: DeviceKind) {
     let statistics = wide(&case.statistics);
     let mode = Mode::Inference { statistics: &statistics };
     let exact = exactly(case, &mode, Precision::Exact);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::gradients::{Case, DROPOUT_KEY, case, exactly, wide};
 use crate::reference::{Mode, Precision};
 use crate::{bf16, cuda};
-use kintsugi::config::Device;
+use kintsugi::config::{self, Device, DeviceKind};
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::memory::limits::Limits;
 use kintsugi::engine::{self, Compute, Flat};
@@ -202,19 +202,18 @@ impl Found {
     }
 }
 
-fn named(precision: Precision) -> &'static str {
+fn named(precision: Precision) -> config::Precision {
     match precision {
-        Precision::Exact => "f32",
-        Precision::Bf16 | Precision::Bf16Twice => "bf16",
+        Precision::Exact => config::Precision::F32,
+        Precision::Bf16 | Precision::Bf16Twice => config::Precision::Bf16,
     }
 }
 
 /// A kind of device, and what it computes in.
-type Way = (&'static str, Precision);
+type Way = (DeviceKind, Precision);
 
 fn open(case: &Case, (kind, precision): Way) -> Box<dyn Compute> {
-    let precision = named(precision).into();
-    let device = Device { kind: kind.into(), precision, ..Device::default() };
+    let device = Device { kind, precision: named(precision), ..Device::default() };
     engine::open_soiled(&device, &case.graph, 1, &Limits::none()).expect("an engine")
 }
 
@@ -291,8 +290,8 @@ fn play(seeds: impl Iterator<Item = u64>, ways: &[Way]) -> (Worst, Vec<String>) 
         // A library that ends the process leaves no other word.
         cuda::said(&format!("shape {seed}"));
         for &way in ways {
-            let (found, (device, precision)) = (check(&case, way), way);
-            let name = named(precision);
+            let found = check(&case, way);
+            let (device, name) = (way.0.name(), named(way.1).name());
             let (count, most, by) = worst.entry((kind, device, name)).or_default();
             *count += 1;
             if found.worst > *most {
@@ -319,7 +318,7 @@ fn drawn_shapes_compute_what_the_formulas_say() {
     let mut ways: Vec<Way> = Vec::new();
     for kind in cuda::kinds() {
         ways.push((kind, Precision::Exact));
-        let bf16 = if kind == "cuda" { Precision::Bf16Twice } else { Precision::Bf16 };
+        let bf16 = if kind == DeviceKind::Cuda { Precision::Bf16Twice } else { Precision::Bf16 };
         ways.extend(bf16::is_computed(kind).then_some((kind, bf16)));
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,6 +1,6 @@
 //! bf16 over real processes: weights stay f32, so that a state is repaired as any other is.
 
-use kintsugi::config::Device;
+use kintsugi::config::{Device, Precision};
 use kintsugi::engine;
 use kintsugi::model::catalogue;
 
@@ -19,7 +19,7 @@ const SMALL: [&str; 6] = [
 /// Whether this processor computes in bf16; where it does not, the refusal is said.
 fn is_computed() -> bool {
     let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
-    let device = Device { precision: "bf16".into(), ..Device::default() };
+    let device = Device { precision: Precision::Bf16, ..Device::default() };
     let opened = engine::open(&device, &graph, 1).map(drop);
     opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
 }

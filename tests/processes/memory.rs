@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kintsugi::config::{Device, MemoryMode};
+use kintsugi::config::{Device, MemoryMode, Precision};
 use kintsugi::engine;
 use kintsugi::engine::memory::limits::Limits;
 use kintsugi::model::catalogue;
@@ -172,9 +172,9 @@ const PIECE: usize = 2;
 const CLASSES: usize = 10;
 
 /// From the smallest budget that will do to all that is needed in core.
-fn budgets(model: &str, side: usize, precision: &str) -> [u64; 4] {
+fn budgets(model: &str, side: usize, precision: Precision) -> [u64; 4] {
     let graph = catalogue::build(model, [3, side, side], CLASSES, 1.0).expect("in the catalogue");
-    let device = Device { precision: precision.into(), ..Device::default() };
+    let device = Device { precision, ..Device::default() };
     let limits = Limits { mode: MemoryMode::Planned, ..Limits::none() };
     let least = engine::smallest_budget(&graph, &device, PIECE, 1, &limits).expect("planned");
     let whole = engine::footprint(&graph, &device, PIECE, 1, &Limits::none()).expect("planned");
@@ -187,11 +187,12 @@ fn budgets(model: &str, side: usize, precision: &str) -> [u64; 4] {
 #[ignore = "55 runs of 20 steps: make soak"]
 fn the_whole_table_of_modes_has_one_hash_a_model() {
     let _turn = alone();
-    let in_bf16 = Device { precision: "bf16".into(), ..Device::default() };
-    let precisions =
-        if engine::arithmetic(&in_bf16, 1).is_ok() { &["f32", "bf16"][..] } else { &["f32"] };
+    let in_bf16 = Device { precision: Precision::Bf16, ..Device::default() };
+    let both = engine::arithmetic(&in_bf16, 1).is_ok();
+    let precisions = &[Precision::F32, Precision::Bf16][..if both { 2 } else { 1 }];
     for (model, side) in TABLE {
-        for precision in precisions {
+        for &in_which in precisions {
+            let precision = in_which.name();
             let keys = [
                 format!("model.name={model}"),
                 format!("data.image_size={side}"),
@@ -227,7 +228,7 @@ fn the_whole_table_of_modes_has_one_hash_a_model() {
                 }
             }
             modes.push(("recompute".into(), vec!["memory.mode=recompute".into()], again));
-            for (at, budget) in budgets(model, side, precision).into_iter().enumerate() {
+            for (at, budget) in budgets(model, side, in_which).into_iter().enumerate() {
                 let budget = format!("device.memory_budget={budget}B");
                 modes.push((format!("planned-{at}"), vec![planned.into(), budget], "in_backward"));
             }

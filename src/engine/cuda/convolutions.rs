@@ -9,6 +9,6 @@ mod plans;
 mod target;
 
 pub use choice::{Chosen, Planned, WORKSPACE_BYTES_MAX};
-pub use described::{Convolution, DST, Precision, SRC, WEIGHTS};
+pub use described::{Convolution, DST, SRC, WEIGHTS};
 pub use plans::Plans;
 pub use target::Target;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::arranging::Written;
 use super::card::{Card, Place};
-use super::convolutions::{Plans, Precision};
+use super::convolutions::Plans;
+use crate::config::Precision;
 
 use crate::engine::error::EngineError;
 use crate::engine::memory::limits::Limits;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::clock::Took;
-use super::convolutions::Precision;
+use crate::config::Precision;
 use super::machine::Machine;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;

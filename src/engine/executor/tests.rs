@@ -6,7 +6,7 @@ use kintsugi_ffi::arena::Arena;
 
 use super::{Executor, PROGRAMS_MAX};
 use crate::config::seed::Stream;
-use crate::config::{Device, MemoryMode};
+use crate::config::{Device, MemoryMode, Precision};
 use crate::engine::compute::Compute;
 use crate::engine::cpu::bf16::computed_here;
 use crate::engine::cpu::machine::Machine;
@@ -394,8 +394,9 @@ fn a_footprint_is_what_a_prepared_engine_holds() {
         .flat_map(|name| computed_here().map(move |element| (name, element)))
     {
         let case = case(name, 32, 6, 1.0);
-        let precision = if element == ElementType::Bf16 { "bf16" } else { "f32" };
-        let device = Device { precision: precision.into(), ..Device::default() };
+        let all = [Precision::F32, Precision::Bf16];
+        let precision = all.into_iter().find(|precision| precision.element() == element);
+        let device = Device { precision: precision.expect("a name"), ..Device::default() };
         let planned = footprint(&case.graph, &device, 6, 1, &Limits::none()).expect("planned");
         let mut executor = case.executor_of(element, 1);
         executor.prepare(6).expect("planned");

@@ -4,12 +4,15 @@ use std::rc::Rc;
 
 pub use kintsugi_ffi::operation::ElementType;
 
-/// The type that `device.precision` names.
-pub fn of_precision(name: &str) -> Option<ElementType> {
-    match name {
-        "f32" => Some(ElementType::F32),
-        "bf16" => Some(ElementType::Bf16),
-        _ => None,
+use crate::config::Precision;
+
+impl Precision {
+    /// What tensors are made of.
+    pub fn element(self) -> ElementType {
+        match self {
+            Self::F32 | Self::Tf32 => ElementType::F32,
+            Self::Bf16 => ElementType::Bf16,
+        }
     }
 }
 

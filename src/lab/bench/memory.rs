@@ -10,7 +10,7 @@ use super::judge::{ratios, take_turns};
 use super::runs::Runs;
 use super::step::{Ours, Shape};
 use super::{Bound, Case, Report};
-use crate::config::{Device, MemoryMode, Rate};
+use crate::config::{Device, DeviceKind, MemoryMode, Rate};
 use crate::engine;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::far::Place;
@@ -31,8 +31,8 @@ pub struct Options {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     pub budgets: u32,
     /// `device.kind`
-    #[arg(long, default_value = "cpu", value_parser = ["cpu", "cuda"])]
-    pub device: String,
+    #[arg(long, default_value = "cpu")]
+    pub device: DeviceKind,
     /// Paces copies in each direction, as memory.link does ("8GB/s"); or "balanced"
     #[arg(long)]
     pub link: Option<String>,
@@ -60,8 +60,7 @@ const MEGABYTE: f64 = 1e6;
 /// # Errors
 /// What kept it from running, for a person; a factor whose budget is too small, among it.
 pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
-    let (shape, device) =
-        (&options.shape, &Device { kind: options.device.clone(), ..Device::default() });
+    let (shape, device) = (&options.shape, &Device { kind: options.device, ..Device::default() });
     if engine::is_card(device) && (options.link.is_some() || options.far.is_some()) {
         let reason = "a card's far tier is memory of the host, as far away as it is";
         return Err(format!("--device cuda: {reason}: leave out --link and --far"));

@@ -17,7 +17,7 @@ use super::runs::Runs;
 use super::{Case, Report};
 use crate::cluster::comm::Elements;
 use crate::cluster::resident::Slots;
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, DeviceKind, Precision};
 use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, Seat};
 use crate::model::parts::{self, PARAMETERS, STATISTICS};
@@ -56,14 +56,14 @@ pub struct Options {
     #[allow(missing_docs)]
     pub shape: Shape,
     /// `device.kind`; of "cuda" PyTorch's step is taken on the card too
-    #[arg(long, default_value = CPU, value_parser = [CPU, "cuda"])]
-    pub device: String,
+    #[arg(long, default_value = "cpu")]
+    pub device: DeviceKind,
     /// On a card: what every convolution takes, not only its kind
     #[arg(long)]
     pub by_call: bool,
     /// `device.precision`
     #[arg(long, default_value = "f32")]
-    pub precision: String,
+    pub precision: Precision,
     /// A python with torch and torchvision; without it we are measured alone
     #[arg(long)]
     pub python: Option<PathBuf>,
@@ -75,7 +75,6 @@ pub struct Options {
     pub turns: u32,
 }
 
-const CPU: &str = "cpu";
 const CLASSES: usize = 1000;
 const CHANNELS: usize = 3;
 /// Largest edge of an image.
@@ -90,14 +89,15 @@ const JUDGES: [&str; 2] = ["eager", "compiled"];
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
-    if options.by_call && options.device == CPU {
+    if options.by_call && options.device != DeviceKind::Cuda {
         return Err("--by-call: only a card's calls are timed; add --device cuda".into());
     }
     let shape = &options.shape;
     let mut ours = Ours::open(shape, &device(options), &Limits::none())?;
     let judge = match &options.python {
         Some(python) => {
-            let words = [&options.device, &shape.model, &options.precision].map(OsStr::new);
+            let (device, precision) = (options.device.name(), options.precision.name());
+            let words = [device, &shape.model, precision].map(OsStr::new);
             let numbers = [shape.image_size as usize, shape.batch, shape.threads];
             let numbers = numbers.map(|number| number.to_string());
             let arguments: Vec<&OsStr> =
@@ -121,7 +121,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         case
     };
     let mut cases: Vec<Case> = samples.iter().map(each).collect();
-    if options.device != CPU {
+    if options.device == DeviceKind::Cuda {
         // Its memory first: the calls are timed by another worker.
         drop(ours);
         cases.extend(calls(options)?);
@@ -164,8 +164,7 @@ impl Shape {
 }
 
 fn device(options: &Options) -> Device {
-    let (kind, precision) = (options.device.clone(), options.precision.clone());
-    Device { kind, precision, ..Device::default() }
+    Device { kind: options.device, precision: options.precision, ..Device::default() }
 }
 
 /// A worker with all that a step of it needs.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::file::{PinnedOrCached, name_of_model, shape};
 use super::part::{Part, Source, json};
-use crate::config::{Device, MemoryMode};
+use crate::config::{Device, MemoryMode, Precision};
 use crate::engine;
 use crate::engine::memory::arrange::Choice;
 use crate::engine::memory::limits::Limits;
@@ -18,7 +18,7 @@ use crate::lab::report::svg::escape;
 use crate::observe::progress::duration;
 use crate::observe::spans::amount;
 
-const PRECISION: &str = "f32";
+const PRECISION: Precision = Precision::F32;
 const THREADS: usize = 1;
 const GIGABYTE: f64 = 1e9;
 /// Rows of the table.

@@ -140,7 +140,7 @@ fn optimizer(config: &Config) -> String {
 
 fn ranks(config: &Config, run: &Run) -> String {
     let ranks = start(run).map_or(config.run.ranks, |start| start.ranks);
-    let (kind, precision) = (name_of(&config.device.kind), name_of(&config.device.precision));
+    let (kind, precision) = (config.device.kind.name(), config.device.precision.name());
     let workers = config.train.workers;
     let workers = if workers == 1 { "one worker".into() } else { format!("{workers} workers") };
     format!("{ranks}, {workers} each, {kind}, {precision}")

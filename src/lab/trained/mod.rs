@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::config::{Config, ConfigError, Shown, identity, parse};
+use crate::config::{Config, ConfigError, DeviceKind, Shown, identity, parse};
 use crate::data::loader::{LoaderOptions, Threads};
 use crate::data::{DataError, Normalization};
 use crate::engine::{self, Compute, EngineError, Flat};
@@ -67,8 +67,8 @@ pub struct Trained {
 
 /// What to say where the run's device is not here.
 fn elsewhere(config: &Config, error: EngineError) -> TrainedError {
-    match config.device.kind.as_str() {
-        "cuda" => TrainedError::Usage(format!(
+    match config.device.kind {
+        DeviceKind::Cuda => TrainedError::Usage(format!(
             "{error}; to look at it on this machine's processors, say -s device.kind=cpu"
         )),
         _ => error.into(),

@@ -4,19 +4,14 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::config::{AUTO, Config, ConfigError, parse};
+use crate::config::{Config, ConfigError, DeviceKind, parse};
 use crate::engine;
-
-/// A card, by its name in a configuration.
-const CARD: &str = "cuda";
-/// Processors.
-const HOST: &str = "cpu";
 
 /// Fills in `device.kind` where it is `"auto"`: what the run in this configuration file was begun
 /// on; where there is none a card that this process sees and that can compute, else processors.
 /// What there is to say where a card does not.
 pub fn settle(config: &mut Config, run: Option<&Path>) -> Option<String> {
-    if config.device.kind != AUTO {
+    if config.device.kind != DeviceKind::Auto {
         return None;
     }
     match run.map(|file| parse::read(file, &[])) {
@@ -27,8 +22,8 @@ pub fn settle(config: &mut Config, run: Option<&Path>) -> Option<String> {
             let workers = config.run.ranks.saturating_mul(config.train.workers);
             let card = engine::has_card(workers as usize);
             let (kind, why_not) = here(config, card);
-            config.device.kind = kind.into();
-            let words = |why| format!("device.kind = {AUTO:?}: processors compute, no card: {why}");
+            config.device.kind = kind;
+            let words = |why| format!("device.kind = \"auto\": processors compute, no card: {why}");
             return why_not.map(words);
         }
     }
@@ -40,15 +35,15 @@ fn is_absent(error: &ConfigError) -> bool {
 }
 
 /// The kind, and why a card that is there does not compute.
-fn here(config: &Config, card: Result<bool, String>) -> (&'static str, Option<String>) {
+fn here(config: &Config, card: Result<bool, String>) -> (DeviceKind, Option<String>) {
     let mut on_a_card = config.clone();
-    on_a_card.device.kind = CARD.into();
+    on_a_card.device.kind = DeviceKind::Cuda;
     match card {
-        Ok(false) => (HOST, None),
-        Err(why) => (HOST, Some(why)),
+        Ok(false) => (DeviceKind::Cpu, None),
+        Err(why) => (DeviceKind::Cpu, Some(why)),
         Ok(true) => match parse::acceptable(&on_a_card) {
-            Ok(()) => (CARD, None),
-            Err(refusal) => (HOST, Some(refusal.to_string())),
+            Ok(()) => (DeviceKind::Cuda, None),
+            Err(refusal) => (DeviceKind::Cpu, Some(refusal.to_string())),
         },
     }
 }
@@ -62,21 +57,21 @@ mod tests {
     fn a_card_computes_where_it_is_there_and_can() {
         let mut config = Config::default();
         config.train.steps = Some(3);
-        config.device.kind = AUTO.into();
-        assert_eq!(here(&config, Ok(true)), (CARD, None));
-        assert_eq!(here(&config, Ok(false)), (HOST, None));
+        config.device.kind = DeviceKind::Auto;
+        assert_eq!(here(&config, Ok(true)), (DeviceKind::Cuda, None));
+        assert_eq!(here(&config, Ok(false)), (DeviceKind::Cpu, None));
         let lacking = "no libcudnn.so.9".to_string();
-        assert_eq!(here(&config, Err(lacking.clone())), (HOST, Some(lacking)));
+        assert_eq!(here(&config, Err(lacking.clone())), (DeviceKind::Cpu, Some(lacking)));
         config.train.threads = 2;
         let (kind, why) = here(&config, Ok(true));
-        assert_eq!(kind, HOST);
+        assert_eq!(kind, DeviceKind::Cpu);
         assert!(why.is_some_and(|why| why.contains("train.threads")));
         // A card does nothing with it.
         config.train.threads = 1;
         config.memory.mode = MemoryMode::Swap;
         config.memory.link = Some(Rate(1 << 30));
         let (kind, why) = here(&config, Ok(true));
-        assert_eq!(kind, HOST, "{why:?}");
+        assert_eq!(kind, DeviceKind::Cpu, "{why:?}");
         assert!(why.is_some_and(|why| why.contains("memory.link")));
     }
 
@@ -86,11 +81,11 @@ mod tests {
         let file = folder.path().join("config.toml");
         std::fs::write(&file, "[device]\nkind = \"cuda\"\n").expect("written");
         let mut config = Config::default();
-        config.device.kind = AUTO.into();
+        config.device.kind = DeviceKind::Auto;
         settle(&mut config, Some(&file));
-        assert_eq!(config.device.kind, CARD);
-        config.device.kind = HOST.into();
+        assert_eq!(config.device.kind, DeviceKind::Cuda);
+        config.device.kind = DeviceKind::Cpu;
         settle(&mut config, Some(&file));
-        assert_eq!(config.device.kind, HOST, "what is asked for is not overruled here");
+        assert_eq!(config.device.kind, DeviceKind::Cpu, "what is asked for is not overruled here");
     }
 }

@@ -1,6 +1,6 @@
 //! Training beyond a card's memory: on the fake driver, whose far tier is memory of the host too.
 
-use kintsugi::config::{Device, Granularity, MemoryMode};
+use kintsugi::config::{Device, DeviceKind, Granularity, MemoryMode};
 use kintsugi::engine::memory::limits::Limits;
 use kintsugi::engine::{self, Compute, EngineError, Flat};
 use kintsugi::model::file::from_toml;
@@ -11,7 +11,7 @@ use super::{CLASSES, kinds};
 const SAMPLES: usize = 4;
 
 fn device() -> Device {
-    Device { kind: "cuda".into(), ..Device::default() }
+    Device { kind: DeviceKind::Cuda, ..Device::default() }
 }
 
 fn residual() -> Graph {

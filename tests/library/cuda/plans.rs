@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use kintsugi::config::Precision;
 use kintsugi::engine::cuda::backend::{Cuda, Settled};
 use kintsugi::engine::cuda::convolutions::{
-    Chosen, Convolution, Planned, Precision, Target, WORKSPACE_BYTES_MAX,
+    Chosen, Convolution, Planned, Target, WORKSPACE_BYTES_MAX,
 };
 use kintsugi::engine::cuda::layout::{channels_last, filter};
 use kintsugi::engine::plan::builder::Request;
@@ -63,13 +64,6 @@ fn of_graph(graph: &Graph, batch: usize, element: ElementType) -> Vec<Settled> {
     let mut recorder = Recorder::default();
     compile(request, &mut recorder).unwrap();
     recorder.convolutions
-}
-
-fn element(precision: Precision) -> ElementType {
-    match precision {
-        Precision::F32 | Precision::Tf32 => ElementType::F32,
-        Precision::Bf16 => ElementType::Bf16,
-    }
 }
 
 /// Which of `PASSES`.
@@ -143,7 +137,7 @@ impl Table {
     /// One line for a model: of how many convolutions there is a plan, by pass.
     fn model(&mut self, target: &Target<'_>, model: &'static str) {
         let mut counts = [[0; 2]; PASSES.len()];
-        for settled in convolutions(model, self.batch, element(self.precision)) {
+        for settled in convolutions(model, self.batch, self.precision.element()) {
             let convolution = Convolution::new(&settled, self.precision).unwrap();
             let [planned, all] = &mut counts[pass(&settled)];
             *all += 1;
@@ -242,7 +236,7 @@ fn a_convolution_without_a_plan_is_left_to_the_own_kernel() {
         ProductPass::BackwardWeights(0),
     ];
     for (precision, pass) in PRECISIONS.into_iter().flat_map(|of| passes.map(|pass| (of, pass))) {
-        let [uneven, wide, grouped, wrong] = odd(element(precision), pass)
+        let [uneven, wide, grouped, wrong] = odd(precision.element(), pass)
             .map(|settled| Convolution::new(&settled, precision).unwrap());
         for convolution in [uneven, wide, grouped] {
             match convolution.choose(&target).unwrap() {
@@ -266,7 +260,7 @@ fn plan_drawn(target: &Target<'_>, seed: u64) -> usize {
     let (_, text, case) = sweep::drawn(seed);
     let mut planned = 0;
     for precision in PRECISIONS {
-        for settled in of_graph(&case.graph, case.labels.len(), element(precision)) {
+        for settled in of_graph(&case.graph, case.labels.len(), precision.element()) {
             let convolution = Convolution::new(&settled, precision).unwrap();
             let again = |plan: &Planned| convolution.from_json(target, &plan.json);
             let both = convolution.choose(target).and_then(|chosen| match chosen {

@@ -7,6 +7,7 @@ use kintsugi_ffi::cuda::{Cudnn, Error};
 use serde_json::Value;
 
 use super::target::Target;
+use crate::config::Precision;
 use crate::engine::cuda::backend::Settled;
 use crate::engine::cuda::layout;
 use crate::engine::plan::operation::{ProductPass, Refusal, Window};
@@ -19,36 +20,7 @@ pub const WEIGHTS: i64 = 2;
 /// The result or its gradient.
 pub const DST: i64 = 3;
 
-/// What tensors are made of, and what their products are computed in. Sums are f32 always.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// f32, products too.
-    F32,
-    /// f32, whose products may be rounded to ten bits before.
-    Tf32,
-    /// bf16: a gradient of weights is written so too.
-    Bf16,
-}
-
 impl Precision {
-    /// As `device.precision` has it.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "f32" => Some(Self::F32),
-            "tf32" => Some(Self::Tf32),
-            "bf16" => Some(Self::Bf16),
-            _ => None,
-        }
-    }
-
-    /// What tensors are made of.
-    pub fn element(self) -> ElementType {
-        match self {
-            Self::F32 | Self::Tf32 => ElementType::F32,
-            Self::Bf16 => ElementType::Bf16,
-        }
-    }
-
     /// cuDNN's word for the elements.
     fn word(self) -> i32 {
         match self {

@@ -7,7 +7,8 @@ use kintsugi_ffi::cuda::cudnn::Handle;
 use kintsugi_ffi::cuda::{Buffer, Error, Stream};
 
 use super::choice::{Chosen, Planned};
-use super::described::{Convolution, DST, Precision, SRC, WEIGHTS};
+use super::described::{Convolution, DST, SRC, WEIGHTS};
+use crate::config::Precision;
 use super::target::Target;
 use crate::engine::cuda::backend::{Planner, Product, Settled};
 use crate::engine::cuda::card::Card;
