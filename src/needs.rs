@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::cluster::resident::Slots;
 use crate::config::{
-    CacheSize, Config, DeviceKind, Every, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
+    CacheSize, Config, DeviceKind, Every, ExchangeKind, Interval, MemoryMode, Resident,
+    resolve_owners,
 };
 use crate::engine::memory::far::{self, Place};
 use crate::engine::memory::limits::Limits;

@@ -66,10 +66,15 @@ impl Number for f32 {
 pub trait Rule<const I: usize, const O: usize> {
     /// One element. `#[inline(always)]`, that it is compiled for wide registers.
     fn element<N: Number>(&self, source: N, state: [N; I]) -> [N; O];
+
+    /// What the absolute values of each output must be less than, to be sound.
+    fn limits(&self) -> [f32; O] {
+        [f32::INFINITY; O]
+    }
 }
 
 /// Follows a rule for all elements, with streaming stores where the outputs are aligned alike.
-/// Ends with `fence`. False when some output is not a finite number.
+/// Ends with `fence`. False when some output is not a number, or not below its limit.
 ///
 /// # Panics
 /// When the slices differ in length.
@@ -151,19 +156,19 @@ fn plainly<const I: usize, const O: usize, R: Rule<I, O>>(
     state: &[&[f32]; I],
     written: &mut [&mut [f32]; O],
 ) -> bool {
-    let mut finite = true;
+    let (limits, mut sound) = (rule.limits(), true);
     for at in range {
         let source = match source {
             Source::Numbers(numbers) => numbers[at],
             Source::Multiples(multiples, unit) => multiples[at] as f32 * unit,
         };
         let made = rule.element(source, std::array::from_fn(|part| state[part][at]));
-        for (output, made) in written.iter_mut().zip(made) {
+        for ((output, made), limit) in written.iter_mut().zip(made).zip(limits) {
             output[at] = made;
-            finite &= made.is_finite();
+            sound &= made.abs() < limit;
         }
     }
-    finite
+    sound
 }
 
 /// The elements that whole aligned vectors cover; none where the outputs are aligned differently
@@ -208,9 +213,10 @@ fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m256i, _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_div_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
-        _mm256_stream_ps, _mm256_stream_si256, _mm256_sub_ps,
+        __m256, __m256i, _CMP_NLT_UQ, _mm256_add_ps, _mm256_andnot_ps, _mm256_cmp_ps,
+        _mm256_cvtepi32_ps, _mm256_div_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_movemask_ps,
+        _mm256_mul_ps, _mm256_or_ps, _mm256_set1_ps, _mm256_sqrt_ps, _mm256_stream_ps,
+        _mm256_stream_si256, _mm256_sub_ps,
     };
     use std::ops::{Add, Div, Mul, Range, Sub};
 
@@ -313,26 +319,26 @@ mod x86 {
         state: &[&[f32]; I],
         written: &mut [&mut [f32]; O],
     ) -> bool {
-        let zero = Eight::of(0.0);
-        // Times zero a finite number adds nothing; others leave NaN, which stays.
-        let mut nothing = zero;
+        let (zero, sign) = (Eight::of(0.0), Eight::of(-0.0));
+        let limits = rule.limits().map(Eight::of);
+        // Every bit of an element that was not below its limit, of NaN too.
+        let mut unsound = zero;
         for at in body.step_by(LANES) {
             let mut parts = [zero; I];
             for (part, from) in parts.iter_mut().zip(state) {
                 // SAFETY: at + 8 is within every slice (caller's promise).
                 *part = Eight(unsafe { _mm256_loadu_ps(from.as_ptr().add(at)) });
             }
-            for (made, output) in rule.element(load(at), parts).into_iter().zip(written.iter_mut())
-            {
+            let made = rule.element(load(at), parts);
+            for ((made, output), limit) in made.into_iter().zip(written.iter_mut()).zip(limits) {
                 // SAFETY: as above, and aligned (caller's promise).
                 unsafe { _mm256_stream_ps(output.as_mut_ptr().add(at), made.0) };
-                nothing = nothing + made * zero;
+                let size = _mm256_andnot_ps(sign.0, made.0);
+                let beyond = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, limit.0);
+                unsound = Eight(_mm256_or_ps(unsound.0, beyond));
             }
         }
-        let mut lanes = [0.0f32; LANES];
-        // SAFETY: the lanes are as many as the vector has.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), nothing.0) };
-        lanes.iter().all(|lane| !lane.is_nan())
+        _mm256_movemask_ps(unsound.0) == 0
     }
 }
 
@@ -347,6 +353,20 @@ mod tests {
         #[inline(always)]
         fn element<N: Number>(&self, a: N, [b, c]: [N; 2]) -> [N; 2] {
             [(a * b + c) / N::of(0.7), (b * b).root() - a]
+        }
+    }
+
+    /// A first output that is sound below 8.
+    struct Small;
+
+    impl Rule<1, 2> for Small {
+        #[inline(always)]
+        fn element<N: Number>(&self, a: N, [b]: [N; 1]) -> [N; 2] {
+            [a, b]
+        }
+
+        fn limits(&self) -> [f32; 2] {
+            [8.0, f32::INFINITY]
         }
     }
 
@@ -393,6 +413,20 @@ mod tests {
                 let (mut x, mut y) = ([0.0; 40], [0.0; 40]);
                 let written = [&mut x[..], &mut y[..]];
                 assert!(!apply(&Some, Source::Numbers(&a), [&b, &c], written), "{wrong} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_output_beyond_its_own_limit_is_noticed_wherever_it_is() {
+        for at in 0..40 {
+            for (a, b, sound) in [(-7.9, 1e30, true), (8.0, 0.0, false), (-9.0, 0.0, false)] {
+                let (mut first, mut second) = ([1.0; 40], [1.0; 40]);
+                (first[at], second[at]) = (a, b);
+                let (mut x, mut y) = ([0.0; 40], [0.0; 40]);
+                let written = [&mut x[..], &mut y[..]];
+                let said = apply(&Small, Source::Numbers(&first), [&second], written);
+                assert_eq!(said, sound, "{a} and {b} at {at}");
             }
         }
     }

@@ -305,8 +305,8 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
     if result.zero_updates > 0 {
         let zero = result.zero_updates;
         lines.push(format!(
-            "{zero} steps changed no weight: their sums were not finite, or no sample of them \
-             could be decoded"
+            "{zero} steps changed no weight: their sums were not finite, weights would be beyond \
+             2^40, or no sample of them could be decoded"
         ));
     }
     let (recoveries, restarts) = (result.recoveries.len(), result.restarts.len());

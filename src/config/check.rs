@@ -4,8 +4,8 @@ use kintsugi_ffi::fixed::SUMMANDS_MAX;
 
 use super::error::{ConfigError, refuse};
 use super::{
-    Config, Data, DataFormat, DeviceKind, ExchangeKind, FaultKind, Limit, MemoryMode, Model, PlannedFault,
-    Point, Rung, Shown, Validation, Who, pictures, resolve_owners,
+    Config, Data, DataFormat, DeviceKind, ExchangeKind, FaultKind, Limit, MemoryMode, Model,
+    PlannedFault, Point, Rung, Shown, Validation, Who, pictures, resolve_owners,
 };
 
 /// Each spare is a process that looks around a hundred times a second.

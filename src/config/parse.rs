@@ -47,9 +47,11 @@ pub fn loaded(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> 
     }
     let recovery = table.get("recovery");
     let gone = GONE.iter().filter(|(key, _)| recovery.is_some_and(|own| own.get(key).is_some()));
-    remarks.extend(gone.map(|(key, value)| {
-        format!("`recovery.{key} = {value}` is always so: leave the key out")
-    }));
+    remarks.extend(
+        gone.map(|(key, value)| {
+            format!("`recovery.{key} = {value}` is always so: leave the key out")
+        }),
+    );
     let config = checked(typed(table)?)?;
     remarks.extend(check::check_sums(&config)?);
     refused.map_or(Ok(Loaded { config, remarks }), |idle| Err(idle.refusal()))

@@ -178,27 +178,34 @@ fn check_ranges(values: &[Ranged<'_>]) -> Result<(), ConfigError> {
 impl Optimizer {
     /// Refuses what is out of range or has no effect.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let amount = |value: f64| value >= 0.0 && value.is_finite();
-        let positive = |value: Option<f64>| value.is_none_or(|v| v > 0.0 && v.is_finite());
+        // What f32 has: they are rounded to it before anything is multiplied by them.
+        let finite = |value: f64| (value as f32).is_finite();
+        let amount = |value: f64| value >= 0.0 && finite(value);
+        let positive = |value: Option<f64>| value.is_none_or(|v| v as f32 > 0.0 && finite(v));
         let share = |value: f64| (0.0..1.0).contains(&value);
         let (rate, decay) = (self.learning_rate, self.weight_decay);
         let (epsilon, trust) = (self.epsilon(), self.trust_coefficient());
         let average = self.ema_decay.unwrap_or(0.5);
         let body = self.body_factor.unwrap_or(1.0);
         check_ranges(&[
-            ("optimizer.learning_rate", rate, amount(rate), "0 or above"),
+            ("optimizer.learning_rate", rate, amount(rate), "0 or above, within f32"),
             ("optimizer.momentum", self.momentum, share(self.momentum), "from 0 to below 1"),
-            ("optimizer.weight_decay", decay, amount(decay), "0 or above"),
-            ("optimizer.epsilon", epsilon, positive(self.epsilon), "above 0"),
-            ("optimizer.trust_coefficient", trust, positive(self.trust_coefficient), "above 0"),
+            ("optimizer.weight_decay", decay, amount(decay), "0 or above, within f32"),
+            ("optimizer.epsilon", epsilon, positive(self.epsilon), "above 0, within f32"),
+            (
+                "optimizer.trust_coefficient",
+                trust,
+                positive(self.trust_coefficient),
+                "above 0, within f32",
+            ),
             (
                 "optimizer.clip_norm",
                 self.clip_norm.unwrap_or(1.0),
                 positive(self.clip_norm),
-                "above 0",
+                "above 0, within f32",
             ),
             ("optimizer.ema_decay", average, average > 0.0 && average < 1.0, "between 0 and 1"),
-            ("optimizer.body_factor", body, amount(body), "0 or above"),
+            ("optimizer.body_factor", body, amount(body), "0 or above, within f32"),
         ])?;
         if let Some([first, second]) = self.betas
             && !(share(first) && share(second))

@@ -337,6 +337,6 @@ mod tests {
         let here = bf16::computed_here().count() == 2;
         assert_eq!(of(DeviceKind::Cpu, Precision::Bf16).is_ok(), here);
         let refusal = of(DeviceKind::Cpu, Precision::Tf32).expect_err("a card's");
-        assert!(refusal.starts_with("device.precision = \"tf32\""), "{refusal}");
+        assert!(refusal.starts_with("`device.precision = \"tf32\"`"), "{refusal}");
     }
 }

@@ -249,6 +249,21 @@ mod tests {
             ("kernel = 3", "kernle = 3", "kernle"),
             ("kernel = 3", "kernel = 3\nstride = 0", "must be in 1..="),
             ("channels = 8", "channels = 99999999999", "channels"),
+            (
+                "kind = \"global_avg_pool\"",
+                "kind = \"batch_norm\"\nepsilon = nan",
+                "epsilon = NaN is not",
+            ),
+            (
+                "kind = \"global_avg_pool\"",
+                "kind = \"batch_norm\"\nmomentum = 1.1",
+                "is not in 0..=1",
+            ),
+            (
+                "kind = \"global_avg_pool\"",
+                "kind = \"lrn\"\nsize = 5\nalpha = 1.0\nbeta = 1.0\nk = 0.0",
+                "k = 0 above",
+            ),
             ("kernel = 3", "kernel = 3\nloss_weight = 0.3", "5 classes"),
             ("features = \"classes\"", "features = 5\nloss_weight = 0.3", "before the last"),
             ("features = \"classes\"", "features = 5\nloss_weight = \"a\"", "as 0.3"),

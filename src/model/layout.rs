@@ -2,6 +2,19 @@
 
 use super::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
 
+/// What every weight is smaller than. With larger ones a few layers come to infinity, and the
+/// processors' kernels of ReLU and max pool take what is no number for 0: such a network would be
+/// trained, and tell a loss, as if it computed.
+pub const LARGEST_WEIGHT: f32 = (1u64 << 40) as f32;
+
+/// Whether all are numbers whose absolute values are less than a limit. In whole blocks: processors
+/// look at many values at a time.
+pub fn are_below(values: &[f32], limit: f32) -> bool {
+    const BLOCK: usize = 4096;
+    let below = |all, value: &f32| all & (value.abs() < limit);
+    values.chunks(BLOCK).all(|block| block.iter().fold(true, below))
+}
+
 /// Every tensor of `graph` in node order: weight, bias, then running mean and variance.
 pub fn of(graph: &Graph) -> Layout {
     let mut layout = Layout { tensors: Vec::new(), parameters: 0, statistics: 0 };
@@ -57,8 +70,11 @@ impl TensorSpec {
     /// What of these values no weights have, in words; `None`: they are sound.
     pub fn unsound(&self, values: &[f32]) -> Option<&'static str> {
         let is_variance = self.name.ends_with("running_var");
-        if !values.iter().all(|value| value.is_finite()) {
+        let is_weight = self.kind != TensorKind::Statistic;
+        if !are_below(values, f32::INFINITY) {
             Some("a value that is no finite number")
+        } else if is_weight && !are_below(values, LARGEST_WEIGHT) {
+            Some("a weight beyond 2^40")
         } else if is_variance && values.iter().any(|value| *value < 0.0) {
             Some("a variance below 0")
         } else {

@@ -260,7 +260,23 @@ pub(in crate::model) fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Resu
         LayerKind::Dropout { rate } if !(0.0..1.0).contains(&rate) => {
             Err(format!("rate = {rate} is not in 0..1"))
         }
-        LayerKind::Lrn { size, .. } => positive("size", size).map(|_| first),
+        LayerKind::Lrn { size, alpha, beta, k } => {
+            positive("size", size)?;
+            // Below 0 or at 0 something is divided by 0 or has no root.
+            let fits = k > 0.0 && [alpha, beta].iter().all(|factor| *factor >= 0.0);
+            match fits && [alpha, beta, k].iter().all(|factor| factor.is_finite()) {
+                true => Ok(first),
+                false => Err(format!(
+                    "alpha = {alpha} and beta = {beta} must be 0 or above, k = {k} above 0"
+                )),
+            }
+        }
+        LayerKind::BatchNorm { epsilon, .. } if !(epsilon > 0.0 && epsilon.is_finite()) => {
+            Err(format!("epsilon = {epsilon} is not above 0"))
+        }
+        LayerKind::BatchNorm { momentum, .. } if !(0.0..=1.0).contains(&momentum) => {
+            Err(format!("momentum = {momentum} is not in 0..=1"))
+        }
         LayerKind::Add => match inputs.iter().find(|&&shape| shape != first) {
             Some(other) => Err(format!("shapes {first:?} and {other:?} differ")),
             None => Ok(first),

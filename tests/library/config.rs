@@ -268,6 +268,13 @@ fn impossible_sizes_are_refused() {
     }
     let card = ["device.kind=cuda", "train.threads=2"];
     refused(GOOD, &card, &["train.threads = 2", "all processors of its rank"]);
+    // What f32 has no number for, or only 0.
+    for (key, value) in
+        [("learning_rate", "1e40"), ("weight_decay", "1e39"), ("clip_norm", "1e-50")]
+    {
+        let text = format!("optimizer.{key}={value}");
+        refused(GOOD, &[&text], &[&format!("optimizer.{key}"), "write a number"]);
+    }
     for ratio in ["0.0", "1.5", "-1.0", "nan"] {
         let text = format!("data.bundle_ratio={ratio}");
         refused(GOOD, &[&text], &["data.bundle_ratio", "above 0, to 1"]);

@@ -9,8 +9,8 @@ mod plans;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use kintsugi::config::{Device, DeviceKind};
 use kintsugi::config::seed::Stream;
+use kintsugi::config::{Device, DeviceKind};
 use kintsugi::engine::cuda::kernels;
 use kintsugi::engine::plan::tensor::ElementType;
 use kintsugi::engine::{self, Flat};
@@ -135,7 +135,8 @@ fn losses_on_a_card_follow_those_of_the_processor() {
         let width = if ["mlp", "cnn11"].contains(&name) { 0.25 } else { 1.0 };
         let graph = catalogue::build(name, [3, size, size], CLASSES, width);
         let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let (own, other) = (losses(DeviceKind::Cuda, &graph, steps), losses(DeviceKind::Cpu, &graph, steps));
+        let (own, other) =
+            (losses(DeviceKind::Cuda, &graph, steps), losses(DeviceKind::Cpu, &graph, steps));
         let apart = |at: usize| (own[at] - other[at]).abs() / other[at].abs().max(1.0);
         assert!(apart(0) <= 1e-5, "{name}: {own:?}, {other:?}");
         assert!((0..steps).all(|at| apart(at) <= 1e-3), "{name}: {own:?}, {other:?}");
@@ -179,7 +180,8 @@ fn a_bias_of_many_pixels_has_the_gradient_of_the_processor() {
              [[layer]]\nkind = \"linear\"\nfeatures = \"classes\"\n"
         );
         let graph = from_toml(&text, [3, size[0], size[1]], CLASSES).expect("a model");
-        let (own, other) = (gradients(DeviceKind::Cuda, &graph, 2), gradients(DeviceKind::Cpu, &graph, 2));
+        let (own, other) =
+            (gradients(DeviceKind::Cuda, &graph, 2), gradients(DeviceKind::Cpu, &graph, 2));
         let length = |values: &mut dyn Iterator<Item = f32>| {
             values.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
         };

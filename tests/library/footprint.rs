@@ -94,7 +94,8 @@ fn measured(place: &Path, precision: &str, batch: u32) -> f64 {
 fn a_larger_micro_batch_takes_what_model_show_says() {
     let place = tempfile::tempdir().unwrap();
     let [few, many] = BATCHES;
-    let precisions = ["f32", "bf16"].into_iter().take(1 + usize::from(bf16::is_computed(DeviceKind::Cpu)));
+    let precisions =
+        ["f32", "bf16"].into_iter().take(1 + usize::from(bf16::is_computed(DeviceKind::Cpu)));
     for precision in precisions {
         let forecast = |batch| forecast(precision, batch);
         let measured = |batch| measured(place.path(), precision, batch);

@@ -2,8 +2,8 @@
 
 use crate::cuda;
 use crate::reference::{Forward, Mode, Precision, forward, one_hot};
-use kintsugi::config::{Device, DeviceKind};
 use kintsugi::config::seed::Stream;
+use kintsugi::config::{Device, DeviceKind};
 use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, TensorSpec, catalogue, init, layout};

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::clock::Took;
-use crate::config::Precision;
 use super::machine::Machine;
+use crate::config::Precision;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
 use crate::engine::executor::Executor;

@@ -66,11 +66,13 @@ pub fn compare(run: &Run, calm: &Run) -> Bits {
         {
             let (a, b) = (our.loss - our_before.loss, their.loss - their_before.loss);
             let scale = our.loss.abs().max(their.loss.abs()).max(1.0);
-            if a.is_nan() != b.is_nan() || (a - b).abs() > ROUNDING * scale {
+            let none = [(our, our_before), (their, their_before)]
+                .map(|(now, before)| now.no_numbers > before.no_numbers);
+            if none[0] != none[1] || !none[0] && (a - b).abs() > ROUNDING * scale {
                 return Bits::Differs { from_step: same_to + 1, to_step: *step };
             }
             // What is no number in both is not known to be the same.
-            if !a.is_nan() {
+            if !none[0] {
                 (steps, same_to) = (steps + step - from, *step);
             }
         }
@@ -85,7 +87,10 @@ pub fn compare(run: &Run, calm: &Run) -> Bits {
 
 /// The losses of all samples up to a step, since the beginning of an unbroken chain of reports.
 struct Sum {
+    /// Of the reports whose loss is a number.
     loss: f64,
+    /// The others.
+    no_numbers: u32,
     chain: u32,
 }
 
@@ -102,9 +107,14 @@ fn cumulative(run: &Run) -> BTreeMap<u64, Sum> {
         sums.retain(|step, _| *step <= from);
         let start = sums.entry(from).or_insert_with(|| {
             chain += 1;
-            Sum { loss: 0.0, chain }
+            Sum { loss: 0.0, no_numbers: 0, chain }
         });
-        let sum = Sum { loss: start.loss + loss * computed as f64, chain: start.chain };
+        let (more, no_number) = match loss.is_nan() {
+            true => (0.0, 1),
+            false => (loss * computed as f64, 0),
+        };
+        let (loss, no_numbers) = (start.loss + more, start.no_numbers + no_number);
+        let sum = Sum { loss, no_numbers, chain: start.chain };
         sums.insert(event.step, sum);
     }
     sums
@@ -211,6 +221,19 @@ mod tests {
         assert_eq!(compare(&diverged(4), &calm), Bits::Differs { from_step: 5, to_step: 5 });
         assert_eq!(compare(&diverged(4), &diverged(4)), Bits::SameLosses { steps: 4 });
         assert_eq!(compare(&diverged(0), &diverged(0)), Bits::Unknown);
+        // Behind it they are compared again.
+        let once = || {
+            let mut run = diverged(4);
+            run.events.truncate(5);
+            run.events.extend(calm.events[5..].iter().cloned());
+            run
+        };
+        assert_eq!(compare(&once(), &once()), Bits::SameLosses { steps: 9 });
+        let mut other = once();
+        if let Kind::Step { loss, .. } = &mut other.events[7].kind {
+            *loss += 1.0;
+        }
+        assert_eq!(compare(&once(), &other), Bits::Differs { from_step: 8, to_step: 8 });
     }
 
     #[test]

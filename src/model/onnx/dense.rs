@@ -114,9 +114,6 @@ pub(super) fn batch_norm<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a
     state.without_momentum += usize::from(tells_none);
     let momentum = if tells_none { MOMENTUM } else { said };
     let epsilon = float(node, "epsilon", 1e-5)?;
-    if !((0.0..=1.0).contains(&momentum) && epsilon.is_finite() && epsilon > 0.0) {
-        return Err(format!("momentum = {kept} or epsilon = {epsilon} is out of range"));
-    }
     state.layer(LayerKind::BatchNorm { epsilon, momentum }, &[&flow], weights)
 }
 

@@ -350,6 +350,7 @@ fn malicious_tensors_are_refused_by_name() {
         (of(&[2, 1 << 19], &[0; 16]), "16 bytes, but its shape [2, 524288] needs 4194304"),
         (of(&[2, 2], &[0; 12]), "12 bytes, but its shape [2, 2] needs 16"),
         (of(&[2, 2], &[255; 16]), "no finite number"),
+        (of(&[2, 2], &[126; 16]), "a weight beyond 2^40"),
         (of(&[3, 2], &[0; 24]), "its layer needs"),
         (of(&[2], &[0; 8]), "a matrix is taken only"),
         (of(&[1; 9], &[0; 4]), "numbers of a row: 9 are more than the 8"),

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::cluster::resident::{Shape, SlotView};
 use crate::data::Normalization;
+use crate::model::layout::are_below;
 use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind};
 use crate::observe::refusal::Meaning;
@@ -72,8 +73,8 @@ impl Snapshot {
         state_sha256(&self.layout, &self.parameters, &self.statistics, &of_optimizer, position)
     }
 
-    /// Which tensor holds a value that is no finite number. No synchronous step makes one
-    /// (`optimizer.rs`): there, memory was damaged.
+    /// Which tensor holds what no weights have. No synchronous step makes one (`optimizer.rs`):
+    /// there, memory was damaged.
     pub fn poisoned(&self) -> Option<String> {
         self.layout.tensors.iter().find_map(|tensor| {
             let (own, name) = (tensor.range(), &tensor.name);
@@ -81,13 +82,16 @@ impl Snapshot {
                 TensorKind::Statistic => (&self.statistics, self.layout.parameters),
                 TensorKind::Weight | TensorKind::Bias => (&self.parameters, 0),
             };
-            if !are_finite(&values[own.clone()]) {
-                return Some(name.clone());
+            if let Some(what) = tensor.unsound(&values[own.clone()]) {
+                return Some(format!("{name} holds {what}"));
             }
             // Nothing where a part has no such tensors.
-            let of = |part: &[f32]| part.get(before + own.start..before + own.end).map(are_finite);
-            let part = self.optimizer.iter().find(|(_, values)| of(values) == Some(false));
-            part.map(|(part, _)| format!("the {part} of {name}"))
+            let of = |part: &[f32]| {
+                let own = part.get(before + own.start..before + own.end);
+                own.is_none_or(|own| are_below(own, f32::INFINITY))
+            };
+            let part = self.optimizer.iter().find(|(_, values)| !of(values));
+            part.map(|(part, _)| format!("the {part} of {name} holds a value that is no number"))
         })
     }
 
@@ -108,12 +112,6 @@ impl Snapshot {
         let (step, generation) = (self.state.step, self.state.generation);
         Ok(SlotView::new(shape, step, generation, &parts?, extra))
     }
-}
-
-/// Whether all are numbers, and finite. In whole blocks: processors look at many values at a time.
-fn are_finite(values: &[f32]) -> bool {
-    const BLOCK: usize = 4096;
-    values.chunks(BLOCK).all(|block| block.iter().fold(true, |all, value| all & value.is_finite()))
 }
 
 /// What a run needs a checkpoint to be. `None` is not compared.
@@ -164,17 +162,17 @@ pub enum CheckpointError {
         /// The folder.
         name: String,
     },
-    /// Its state holds a value that is no finite number.
+    /// Its state holds what no weights have.
     #[error(
-        "checkpoint {name} was not written: {tensor} holds a value that is no finite number: an \
-             asynchronous run has diverged, or the memory of this machine is damaged (no \
-             synchronous step makes one); older checkpoints stay"
+        "checkpoint {name} was not written: {what}: an asynchronous run has diverged, or the \
+             memory of this machine is damaged (no synchronous step makes one); older checkpoints \
+             stay"
     )]
     Poisoned {
         /// The folder.
         name: String,
-        /// The first such tensor.
-        tensor: String,
+        /// The first such tensor, and what of it.
+        what: String,
     },
     /// Written by a later release.
     #[error(

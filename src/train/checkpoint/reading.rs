@@ -182,7 +182,7 @@ fn snapshot_of(
         state,
     };
     match snapshot.poisoned() {
-        Some(tensor) => Err(damaged(folder, format!("{tensor} holds a value that is no number"))),
+        Some(what) => Err(damaged(folder, what)),
         None => Ok(snapshot),
     }
 }

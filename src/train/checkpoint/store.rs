@@ -83,7 +83,7 @@ pub fn write(
     let (mut bytes, mut write_seconds, mut verify_seconds) = (0, 0.0, 0.0);
     let begun = clock.now();
     let sound = match snapshot.poisoned() {
-        Some(tensor) => Err(CheckpointError::Poisoned { name: name.clone(), tensor }),
+        Some(what) => Err(CheckpointError::Poisoned { name: name.clone(), what }),
         None => Ok(()),
     };
     let written = sound.and_then(|()| write_files(storage, &beside, snapshot));

@@ -34,6 +34,7 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::data::staging::progress::{self, Progress};
 use crate::data::store::tally::{self, Counting, Counts};
+use crate::model::layout::LARGEST_WEIGHT;
 use crate::model::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::observe::ledger::Committed;
 use crate::train::TrainError;
@@ -59,7 +60,7 @@ pub fn send_buffer(w: &[f32], delta: &[f32], ranks: usize, send: &mut [f32]) {
 }
 
 /// `w <- RecvBuf + μ (RecvBuf - w_old); w_old <- RecvBuf`. False when either holds something that
-/// is not a finite number then.
+/// is no weight then.
 pub fn apply_received(
     received: &[f32],
     old: &[f32],
@@ -67,14 +68,14 @@ pub fn apply_received(
     w: &mut [f32],
     kept: &mut [f32],
 ) -> bool {
-    let mut finite = true;
+    let mut sound = true;
     for (((w, kept), &received), old) in w.iter_mut().zip(kept).zip(received).zip(old) {
         *w = received + momentum * (received - old);
         *kept = received;
         // What is not finite in what was received is not finite in w either.
-        finite &= w.is_finite();
+        sound &= w.abs() < LARGEST_WEIGHT;
     }
-    finite
+    sound
 }
 
 /// One rank's part in it.
@@ -218,16 +219,16 @@ impl Exchange for Asynchronous {
             let (w, statistics) = self.received.split_at(self.parameters);
             let (momentum, old) = (self.momentum, current.part(W_OLD));
             let [next, kept, running] = next.take([PARAMETERS, W_OLD, STATISTICS]);
-            let finite = apply_received(w, old, momentum, next, kept)
+            let sound = apply_received(w, old, momentum, next, kept)
                 && statistics.iter().all(|value| value.is_finite());
             running.copy_from_slice(statistics);
-            if !finite {
+            if !sound {
                 next.copy_from_slice(current.part(PARAMETERS));
                 kept.copy_from_slice(old);
                 running.copy_from_slice(current.part(STATISTICS));
             }
             context.process.at(Point::InUpdate);
-            !finite
+            !sound
         };
         let position = &mut context.state.position;
         position.owner_batches.resize(self.order.owners as usize, 0);
@@ -304,9 +305,9 @@ mod tests {
     #[test]
     fn what_is_no_finite_number_is_told() {
         let (mut w, mut kept) = ([0.0; 2], [0.0; 2]);
-        for received in [f32::NAN, f32::INFINITY, f32::MAX] {
-            let finite = apply_received(&[1.0, received], &[1.0, -1.0], 0.9, &mut w, &mut kept);
-            assert!(!finite, "{received}");
+        for received in [f32::NAN, f32::INFINITY, f32::MAX, 2f32.powi(40)] {
+            let sound = apply_received(&[1.0, received], &[1.0, -1.0], 0.9, &mut w, &mut kept);
+            assert!(!sound, "{received}");
         }
     }
 }

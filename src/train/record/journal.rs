@@ -265,7 +265,7 @@ impl Journal {
         };
         if line.zero_update && line.computed() > 0 {
             let message = format!(
-                "step {step}: gradients or the weights after them are not finite; no update"
+                "step {step}: gradients are not finite, or weights would be beyond 2^40; no update"
             );
             self.event(place, Kind::Warning { message });
         }

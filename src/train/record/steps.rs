@@ -192,7 +192,10 @@ impl Recent {
         let Self { totals, seconds, .. } = self;
         let (epoch, n) = (rank.state.position.epoch(), totals.non_finite);
         let warning = || Kind::Warning {
-            message: format!("the loss of {n} micro-batches was not a finite number"),
+            message: format!(
+                "the loss of {n} micro-batches was not a finite number, or is beyond 2^30, and is \
+                 not summed"
+            ),
         };
         let mut kinds = Vec::from_iter((n > 0).then(warning));
         kinds.push(Kind::Step {

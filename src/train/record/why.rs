@@ -36,6 +36,9 @@ pub struct Saved<'a> {
     pub unwritten: Option<&'a str>,
 }
 
+/// Why steps make no update.
+const NO_UPDATE: &str = "their sums were not finite or weights would be beyond 2^40";
+
 /// Of a run that ends with this status.
 pub fn reason(why: Why<'_>, status: Status, position: &Position, saved: &Saved<'_>) -> String {
     match why {
@@ -46,16 +49,23 @@ pub fn reason(why: Why<'_>, status: Status, position: &Position, saved: &Saved<'
 
 fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
     if status == Status::Completed {
-        return match position.ending {
+        let ended = match position.ending {
             Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
             Some(Ending::NoBetter) => no_better(position),
-            _ => "all steps are committed".into(),
+            _ => "all steps are committed".to_string(),
+        };
+        return match position.steps_without_update() {
+            0 => ended,
+            steps => format!(
+                "{ended}, but the last ones ({steps}) changed no weight, since {NO_UPDATE}: the \
+                 run seems to have diverged; lower optimizer.learning_rate"
+            ),
         };
     }
     if position.ending == Some(Ending::Diverged) {
         return format!(
-            "the run has diverged: the sums of the newest {ZERO_UPDATES_MAX} steps were not \
-                 finite and changed no weight; lower optimizer.learning_rate or look at the data \
+            "the run has diverged: the newest {ZERO_UPDATES_MAX} steps changed no weight, since \
+                 {NO_UPDATE}; lower optimizer.learning_rate or look at the data \
                  (where the run says that tries differed: find what is damaged), and start anew \
                  with --fresh"
         );

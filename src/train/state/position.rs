@@ -163,6 +163,12 @@ impl Position {
         serde_json::from_slice(bytes)
     }
 
+    /// How many of its last steps changed no weight though they computed samples, as far as it is
+    /// remembered.
+    pub fn steps_without_update(&self) -> usize {
+        without_update(&self.ledger_tail).count()
+    }
+
     /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
     /// its last step, or whose steps change nothing.
     pub fn settle(&mut self, plan: &Plan) {
@@ -254,8 +260,13 @@ impl Position {
 
 /// Whether the newest steps that computed any samples changed no weight.
 fn has_diverged(ledger_tail: &[Committed]) -> bool {
-    let newest = ledger_tail.iter().rev().filter(|line| line.computed() > 0).take(ZERO_UPDATES_MAX);
-    newest.filter(|line| line.zero_update).count() == ZERO_UPDATES_MAX
+    without_update(ledger_tail).take(ZERO_UPDATES_MAX).count() == ZERO_UPDATES_MAX
+}
+
+/// Those of the newest steps that changed no weight though they computed samples.
+fn without_update(ledger_tail: &[Committed]) -> impl Iterator<Item = &Committed> {
+    let newest = ledger_tail.iter().rev().filter(|line| line.computed() > 0);
+    newest.take_while(|line| line.zero_update)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use kintsugi_ffi::stream::{self, Source};
 
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
+use crate::model::layout::are_below;
 use crate::model::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
@@ -169,8 +170,8 @@ impl Optimizer {
 
     /// Writes weights, the rule's own parts and the average of weights of `range`, over which
     /// `next` lies. Where a rule asks for a tensor's norm (LARS) `gradients` has all of every
-    /// tensor that reaches into the range. False when something is not a finite number: such a step
-    /// learns nothing, and the state is to be copied instead.
+    /// tensor that reaches into the range. False when something is not a finite number, or no
+    /// weight (`LARGEST_WEIGHT`): such a step learns nothing, and the state is to be copied instead.
     ///
     /// # Panics
     /// When gradients are missing, or the state has other parts than the rule.
@@ -226,8 +227,8 @@ impl Optimizer {
     }
 
     /// The next running statistics, from sums of moments over the samples that were `seen`, and
-    /// their average. `next` is the whole state. False, and nothing written, when a sum is not a
-    /// finite number.
+    /// their average. `next` is the whole state. False, and nothing to be kept, when a sum is not a
+    /// finite number, or what comes of it.
     pub fn follow(
         &self,
         current: &SlotView<'_>,
@@ -240,7 +241,11 @@ impl Optimizer {
         if !statistics.iter().all(|sum| sum.is_finite()) {
             return false;
         }
-        moments.follow(current.part(STATISTICS), statistics, seen, next.part(STATISTICS));
+        let running = next.part(STATISTICS);
+        moments.follow(current.part(STATISTICS), statistics, seen, running);
+        if !are_below(running, f32::INFINITY) {
+            return false;
+        }
         if let Some(gain) = self.average_gain {
             let parameters = current.part(PARAMETERS).len();
             let [running, average] = next.lend([STATISTICS, AVERAGE]);

@@ -7,6 +7,7 @@ use kintsugi_ffi::stream::{Number, Rule};
 
 use std::ops::Range;
 
+use crate::model::layout::LARGEST_WEIGHT;
 use crate::train::compute::gradients::Gradients;
 
 /// The scalars of a step that every rule takes.
@@ -44,6 +45,10 @@ impl Rule<2, 2> for Sgd {
         let velocity = N::of(self.momentum) * v + self.step.gradient(w, g);
         [w - N::of(self.step.learning_rate) * velocity, velocity]
     }
+
+    fn limits(&self) -> [f32; 2] {
+        [LARGEST_WEIGHT, f32::INFINITY]
+    }
 }
 
 /// SGD with Nesterov's momentum (Sutskever et al. 2013, equations 3 and 4, in torch's form):
@@ -63,6 +68,10 @@ impl Rule<2, 2> for Nesterov {
         let velocity = momentum * v + gradient;
         [w - N::of(self.step.learning_rate) * (gradient + momentum * velocity), velocity]
     }
+
+    fn limits(&self) -> [f32; 2] {
+        [LARGEST_WEIGHT, f32::INFINITY]
+    }
 }
 
 /// LARS (You, Gitman and Ginsburg 2017, Algorithm 1): the rate is part of the velocity:
@@ -81,6 +90,10 @@ impl Rule<2, 2> for Lars {
         let step = &self.step;
         let velocity = N::of(self.momentum) * v + N::of(step.learning_rate) * step.gradient(w, g);
         [w - velocity, velocity]
+    }
+
+    fn limits(&self) -> [f32; 2] {
+        [LARGEST_WEIGHT, f32::INFINITY]
     }
 }
 
@@ -166,6 +179,10 @@ impl Rule<3, 3> for AdamW {
         // What decay leaves of a weight.
         let kept = N::of(1.0 - step.learning_rate * step.weight_decay);
         [kept * w - N::of(step.learning_rate) * by, mean, square]
+    }
+
+    fn limits(&self) -> [f32; 3] {
+        [LARGEST_WEIGHT, f32::INFINITY, f32::INFINITY]
     }
 }
 
@@ -259,15 +276,22 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_notices_what_is_no_number() {
+    fn every_rule_notices_what_is_no_number_and_what_is_no_weight() {
         let step = Step { learning_rate: 0.1, weight_decay: 0.0, scale: 1.0 };
-        for (g, sound) in [(1.0, true), (f32::NAN, false), (f32::INFINITY, false), (1e30, false)] {
+        for (g, of_sgd, of_adamw) in [
+            (1.0, true, true),
+            (1e12, true, true),
+            // The weight is beyond the largest; with adamw it moves by the rate.
+            (1e14, false, true),
+            // No square.
+            (1e30, false, false),
+            (f32::NAN, false, false),
+            (f32::INFINITY, false, false),
+        ] {
             let (w, g, v) = ([1.0; 9], [0.0, 0.0, 0.0, 0.0, 0.0, g, 0.0, 0.0, 0.0], [0.0; 9]);
             let source = Source::Numbers(&g);
             let (mut a, mut b, mut c) = ([0.0; 9], [0.0; 9], [0.0; 9]);
             let momentum = 0.9;
-            // 1e30 has a square that is none, which only adamw needs.
-            let of_sgd = sound || g[5] == 1e30;
             let mut out = [&mut a[..], &mut b[..]];
             let [x, y] = &mut out;
             assert_eq!(apply(&Sgd { step, momentum }, source, [&w, &v], [x, y]), of_sgd);
@@ -275,7 +299,7 @@ mod tests {
             assert_eq!(apply(&Lars { step, momentum }, source, [&w, &v], [x, y]), of_sgd);
             let adam = AdamScalars::new([0.9, 0.999], 1e-8, 1);
             let out = [x, y, &mut c[..]];
-            assert_eq!(apply(&AdamW { step, adam }, source, [&w, &v, &v], out), sound);
+            assert_eq!(apply(&AdamW { step, adam }, source, [&w, &v, &v], out), of_adamw);
         }
     }
 }

@@ -7,8 +7,8 @@ use kintsugi_ffi::cuda::cudnn::{Descriptor, Plan, Values};
 use kintsugi_ffi::cuda::sys::cudnn::{attribute, kind, of, value};
 
 use super::described::Convolution;
-use crate::config::Precision;
 use super::target::Target;
+use crate::config::Precision;
 use crate::engine::plan::operation::Refusal;
 use crate::engine::plan::tensor::Desc;
 

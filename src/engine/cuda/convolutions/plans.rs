@@ -8,8 +8,8 @@ use kintsugi_ffi::cuda::{Buffer, Error, Stream};
 
 use super::choice::{Chosen, Planned};
 use super::described::{Convolution, DST, SRC, WEIGHTS};
-use crate::config::Precision;
 use super::target::Target;
+use crate::config::Precision;
 use crate::engine::cuda::backend::{Planner, Product, Settled};
 use crate::engine::cuda::card::Card;
 use crate::engine::error::EngineError;

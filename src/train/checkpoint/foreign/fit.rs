@@ -96,7 +96,7 @@ fn read<'t, 'a: 't>(
             .ok_or_else(|| TensorError::Type { name: spec.name.clone(), found: word.to_owned() })?;
         if let Some(wrong) = spec.unsound(values) {
             return Err(TensorError::Refused(format!(
-                "{} holds {wrong}, which torch would make NaN of: take an earlier file, or write \
+                "{} holds {wrong}: a network with it computes no numbers; take an earlier file, or write \
                  this one again after weights[{:?}].nan_to_num_(){} in Python",
                 spec.name.shown(),
                 tensor.name,
