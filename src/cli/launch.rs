@@ -10,10 +10,10 @@ use serde::Serialize;
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
 use crate::lab::experiment::results::REPORT_FILE;
-use crate::launch::changes;
 use crate::launch::limits::Limits;
 use crate::launch::machine::logout::Chosen;
 use crate::launch::start::beginning::{self, Begun, Wish};
+use crate::launch::start::beside::{self, Beside};
 use crate::launch::start::claim::{self, Claimed, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening;
@@ -94,7 +94,8 @@ pub fn run(args: &Args) -> ExitCode {
     panics::end_with_code(Status::InternalError.exit_code());
     if args.check {
         let begun = begin(args);
-        let beside = begun.as_ref().ok().and_then(|(begun, _)| note_of_length(args, &begun.job));
+        let beside =
+            begun.as_ref().ok().and_then(|(begun, owners)| note(args, &begun.job, *owners));
         beside.iter().for_each(|text| say!("warning: {text}"));
         return check::run(begun, past(args));
     }
@@ -114,7 +115,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     }
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
-    let beside = note_of_length(args, &job);
+    let beside = note(args, &job, owners);
     // Before the run is ours: who takes it over asks by a signal.
     let mut stops = Stops::listen()?;
     let mut tell = |text: &str| say!("{text}");
@@ -131,6 +132,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
                 write_pages(&job.run, &mut Metrics::new(job.run.path()));
             }
             print("this run is complete (--fresh starts it anew)");
+            let other = beside::other_data(job.run.path(), &job.config);
+            other.iter().for_each(|text| say!("warning: {text}"));
             print_end(&result, &job.run, args.json);
             Ok(result.status)
         }
@@ -177,18 +180,24 @@ fn refuse_extension(args: &Args) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Of a run that begins although a shorter or longer one is there, whose place nobody named.
-fn note_of_length(args: &Args, job: &Job) -> Option<String> {
+/// Of a run that begins although another one is there that may be meant, whose place nobody named.
+fn note(args: &Args, job: &Job, owners: Owners) -> Option<String> {
     if args.run_dir.is_some() || args.extend.is_some() || run_folder::find(job.run.path()).is_ok() {
         return None;
     }
-    let (other, differs) = changes::other_length(job.run.path(), &job.config)?;
-    let other = other.shown();
-    Some(format!(
-        "{other} differs only in its length ({differs}), which its learning rate follows: this is \
-         another run, and begins with first weights; --extend {other} begins with what that one \
-         has learned"
-    ))
+    Some(match beside::beside(job.run.path(), &job.config, owners)? {
+        Beside::Unfinished(other, keys) => format!(
+            "{0} has not completed, and differs only in what may change ({keys}): this is another \
+             run, and begins from the start; --run-dir {0} goes on with that one",
+            other.shown()
+        ),
+        Beside::OtherLength(other, differs) => format!(
+            "{0} differs only in its length ({differs}), which its learning rate follows: this is \
+             another run, and begins with first weights; --extend {0} begins with what that one \
+             has learned",
+            other.shown()
+        ),
+    })
 }
 
 fn owners(args: &Args, overrides: &[String]) -> Result<Owners, ConfigError> {
@@ -280,6 +289,9 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
             100.0 * result.goodput
         ),
     ];
+    if result.status == Status::Interrupted {
+        lines.push("the same command goes on with it".into());
+    }
     if let Some(validation) = result.validation {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);
         lines.push(format!("validation error {error:.2} % (best {best:.2} %)"));

@@ -125,23 +125,32 @@ fn in_core() -> Value {
 
 /// The keys, sorted, in which two configurations differ although a run that goes on must keep them.
 pub fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
-    let (before, after) = (table_of(old), table_of(new));
     let (free_before, free_after) = (free_keys(old), free_keys(new));
     let is_free = |free: &[FreeKeys], section: &str, key: &str| {
         free.iter().any(|(s, keys)| *s == section && (keys.is_empty() || keys.contains(&key)))
     };
-    let mut changed = Vec::new();
+    let mut changed = different_keys(old, new);
+    changed.retain(|changed| {
+        let (section, key) = changed.split_once('.').unwrap_or((changed, ""));
+        !(is_free(&free_before, section, key) && is_free(&free_after, section, key))
+    });
+    changed
+}
+
+/// The keys, sorted, that two configurations have different values of.
+pub fn different_keys(one: &Config, other: &Config) -> Vec<String> {
+    let (one, other) = (table_of(one), table_of(other));
+    let mut different = Vec::new();
     for section in super::keys::sections() {
         for key in super::keys::keys_of(section) {
             let value = |table: &Table| table.get(*section).and_then(|s| s.get(key)).cloned();
-            let free = is_free(&free_before, section, key) && is_free(&free_after, section, key);
-            if !free && value(&before) != value(&after) {
-                changed.push(format!("{section}.{key}"));
+            if value(&one) != value(&other) {
+                different.push(format!("{section}.{key}"));
             }
         }
     }
-    changed.sort();
-    changed
+    different.sort();
+    different
 }
 
 /// Whether two configurations differ in what a run that goes on must keep, and only in the run's

@@ -1,12 +1,11 @@
 //! What tells a configuration that is asked for from the one that a run has, in words.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::Table;
 
 use crate::config::{Config, Shown, identity, parse};
-use crate::run_folder;
 
 /// Keys that a run which goes on must keep, and has other values of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,27 +51,6 @@ impl Changes {
             ),
         }
     }
-}
-
-/// A run beside `folder` that was begun with this configuration but for its length, which its
-/// schedule follows; and what of that differs, in one line.
-pub fn other_length(folder: &Path, config: &Config) -> Option<(PathBuf, String)> {
-    let begins = format!("{}-", config.run.name);
-    let is_named_so = |path: &PathBuf| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with(&begins))
-    };
-    let beside = run_folder::below(folder.parent()?).unwrap_or_default();
-    beside.into_iter().filter(|path| is_named_so(path) && path != folder).find_map(|path| {
-        // One that cannot be read is no reason to say anything.
-        let old = parse::read(&path.join("config.toml"), &[]).ok()?;
-        let mut asked = config.clone();
-        asked.model.go_on_from(&old.model);
-        asked.device.go_on_from(&old.device);
-        let line = Changes::of(&old, &asked)?.of_length()?;
-        Some((path, line))
-    })
 }
 
 impl fmt::Display for Changes {

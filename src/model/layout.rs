@@ -67,15 +67,19 @@ impl TensorSpec {
         self.offset..self.offset + self.elements()
     }
 
+    /// Whether it holds variances: none is below 0.
+    pub fn is_variance(&self) -> bool {
+        self.kind == TensorKind::Statistic && self.name.ends_with("running_var")
+    }
+
     /// What of these values no weights have, in words; `None`: they are sound.
     pub fn unsound(&self, values: &[f32]) -> Option<&'static str> {
-        let is_variance = self.name.ends_with("running_var");
         let is_weight = self.kind != TensorKind::Statistic;
         if !are_below(values, f32::INFINITY) {
             Some("a value that is no finite number")
         } else if is_weight && !are_below(values, LARGEST_WEIGHT) {
             Some("a weight beyond 2^40")
-        } else if is_variance && values.iter().any(|value| *value < 0.0) {
+        } else if self.is_variance() && values.iter().any(|value| *value < 0.0) {
             Some("a variance below 0")
         } else {
             None

@@ -16,6 +16,7 @@ use crate::lab::doctor::{Finding, Grade};
 use crate::lab::storage;
 use crate::launch::LaunchError;
 use crate::launch::start::beginning::{self, Begun};
+use crate::launch::start::beside;
 use crate::launch::start::claim::{self, Past};
 use crate::launch::start::job::Job;
 use crate::launch::start::opening::{self, Processors, Room};
@@ -81,7 +82,8 @@ fn check(begun: Begun, owners: Owners, past: Past) -> Result<Vec<Finding>, Refus
     let there = claim::look(&mut job, owners, past, &fix)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));
     if matches!(there, Found::Completed(_)) {
-        return Ok(vec![run]);
+        let other = beside::other_data(job.run.path(), &job.config);
+        return Ok(vec![graded("run", run.value, other.as_slice())]);
     }
     job.run.check_makeable()?;
     let config = &job.config;

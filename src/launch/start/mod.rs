@@ -2,6 +2,7 @@
 //! folder, and whose it is.
 
 pub mod beginning;
+pub mod beside;
 pub mod claim;
 pub mod device;
 pub mod job;

@@ -218,6 +218,12 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Whether the storage is full, or this user's share of it.
+    pub fn is_without_room(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
     /// Whether nothing is known of the checkpoints until a later try.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if Meaning::of(source) == Meaning::NotNow)
@@ -228,7 +234,7 @@ impl CheckpointError {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free some space or lower checkpoint.keep"
+            "; free some space, or lower checkpoint.keep (and name this run by --run-dir)"
         }
         io::ErrorKind::ReadOnlyFilesystem => "; use a run directory that can be written",
         io::ErrorKind::PermissionDenied => "; check the owner of the run directory",

@@ -69,7 +69,8 @@ pub fn retention(
 
 /// Writes one checkpoint, verifies it, publishes it if this is `still_current`ly the run's attempt,
 /// and retires what `keep` no longer covers. On failure nothing is left behind and nothing older
-/// is touched.
+/// is touched; but where there is no room for it those go that are neither the newest nor the best,
+/// and it is tried once more: an older one is worth less than this.
 pub fn write(
     storage: &dyn Storage,
     snapshot: &Snapshot,
@@ -77,40 +78,71 @@ pub fn write(
     still_current: &dyn Fn() -> bool,
     clock: &dyn Clock,
 ) -> WriterReport {
-    let name = name_of(snapshot.state.step);
-    let folder = Path::new(FOLDER);
-    let beside = folder.join(format!("{name}{TEMPORARY}{}", snapshot.state.attempt));
-    let (mut bytes, mut write_seconds, mut verify_seconds) = (0, 0.0, 0.0);
+    let step = snapshot.state.step;
+    let (name, result) = (name_of(step), Ok(()));
+    let mut report =
+        WriterReport { name, step, bytes: 0, write_seconds: 0.0, verify_seconds: 0.0, result };
+    // Its own may not be named yet.
+    let best = snapshot.state.improvement.best.map(|best| best.step);
+    report.result = make(storage, snapshot, still_current, clock, &mut report);
+    if report.result.as_ref().is_err_and(CheckpointError::is_without_room)
+        && make_room(storage, step, best)
+    {
+        report.result = make(storage, snapshot, still_current, clock, &mut report);
+    }
+    if report.result.is_ok() {
+        retire(storage, step, keep, best);
+    }
+    report
+}
+
+/// One try.
+fn make(
+    storage: &dyn Storage,
+    snapshot: &Snapshot,
+    still_current: &dyn Fn() -> bool,
+    clock: &dyn Clock,
+    report: &mut WriterReport,
+) -> Result<(), CheckpointError> {
+    let name = &report.name;
+    let beside = Path::new(FOLDER).join(format!("{name}{TEMPORARY}{}", snapshot.state.attempt));
     let begun = clock.now();
-    let sound = match snapshot.poisoned() {
-        Some(what) => Err(CheckpointError::Poisoned { name: name.clone(), what }),
-        None => Ok(()),
-    };
-    let written = sound.and_then(|()| write_files(storage, &beside, snapshot));
-    let result = written.and_then(|written| {
-        bytes = written;
+    if let Some(what) = snapshot.poisoned() {
+        return Err(CheckpointError::Poisoned { name: name.clone(), what });
+    }
+    let made = write_files(storage, &beside, snapshot).and_then(|bytes| {
         let synced = clock.now();
-        write_seconds = (synced - begun).as_secs_f64();
+        (report.bytes, report.write_seconds) = (bytes, (synced - begun).as_secs_f64());
         verify_files(storage, &beside)?;
-        verify_seconds = (clock.now() - synced).as_secs_f64();
+        report.verify_seconds = (clock.now() - synced).as_secs_f64();
         if !still_current() {
             return Err(CheckpointError::CutOff(name.clone()));
         }
-        publish(storage, &beside, &name)
+        publish(storage, &beside, name)
     });
-    match &result {
-        Ok(()) => {
-            // Its own may not be named yet.
-            let best = snapshot.state.improvement.best.map(|best| best.step);
-            retire(storage, snapshot.state.step, keep, best);
-        }
-        Err(_) => {
-            // The storage is in trouble already; what stays is cleaned at the next start.
-            let _ = storage.remove(&beside);
-        }
+    if made.is_err() {
+        // The storage is in trouble already; what stays is cleaned at the next start.
+        let _ = storage.remove(&beside);
     }
-    let step = snapshot.state.step;
-    WriterReport { name, step, bytes, write_seconds, verify_seconds, result }
+    made
+}
+
+/// Whether anything went for the one that is to be of step `written`.
+fn make_room(storage: &dyn Storage, written: u64, best: Option<u64>) -> bool {
+    let count = || published(storage).map_or(0, |found| found.len());
+    let (before, newest) = (count(), newest_step(storage));
+    let Some(newest) = newest.filter(|newest| *newest < written && before > 1) else {
+        return false;
+    };
+    retire(storage, newest, 1, best);
+    let gone = before.saturating_sub(count());
+    if gone > 0 {
+        act_on(&format!(
+            "no room for the checkpoint of step {written}: {gone} older went before \
+             checkpoint.keep would have it, and it is written again"
+        ));
+    }
+    gone > 0
 }
 
 fn write_files(

@@ -16,7 +16,8 @@
 //! - Weight decay is part of Δw, with the weights that are committed when the gradient is there.
 //!   The paper's equation has none.
 //! - Running statistics are sent like w, `s / n + Δs`, without momentum: the paper does not say
-//!   what becomes of them, and all ranks are to evaluate with the same.
+//!   what becomes of them, and all ranks are to evaluate with the same. Each micro-batch moves them
+//!   from where the round began: of many a variance can come below 0, and is 0 then.
 //! - An owner is at most one micro-batch ahead of the committed ones (`BATCHES_AHEAD_MAX`), and a
 //!   round waits for half of a rank's owners, for a second at most: momentum tolerates little
 //!   delay, and a round moves all weights.
@@ -26,6 +27,7 @@
 //! - The world does not grow, and who lives keeps its owners: one that moved between living ranks
 //!   would leave a part of Δw behind that its new rank computes again.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,8 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::data::staging::progress::{self, Progress};
 use crate::data::store::tally::{self, Counting, Counts};
-use crate::model::layout::LARGEST_WEIGHT;
+use crate::model::TensorSpec;
+use crate::model::layout::{LARGEST_WEIGHT, are_below};
 use crate::model::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::observe::ledger::Committed;
 use crate::train::TrainError;
@@ -78,6 +81,17 @@ pub fn apply_received(
     sound
 }
 
+/// Takes over statistics as they were received. False when one is no finite number.
+fn take_statistics(received: &[f32], variances: &[Range<usize>], running: &mut [f32]) -> bool {
+    running.copy_from_slice(received);
+    for own in variances {
+        for variance in &mut running[own.clone()] {
+            *variance = if *variance < 0.0 { 0.0 } else { *variance };
+        }
+    }
+    are_below(running, f32::INFINITY)
+}
+
 /// One rank's part in it.
 pub struct Asynchronous {
     pool: Pool,
@@ -90,6 +104,8 @@ pub struct Asynchronous {
     send: Vec<f32>,
     received: Vec<f32>,
     parameters: usize,
+    /// Where variances lie in the statistics.
+    variances: Vec<Range<usize>>,
     /// What the round under way took from the workers.
     taken: Option<Taken>,
     /// What the last committed round took, until the workers hear of it.
@@ -106,6 +122,8 @@ impl Asynchronous {
         let (parameters, all) = (layout.parameters, layout.parameters + layout.statistics);
         let free = Arc::clone(pool.shared.free.as_ref().expect("asynchronous pools run free"));
         let (schedule, base_rate, momentum) = rates;
+        let variances = layout.tensors.iter().filter(|tensor| tensor.is_variance());
+        let variances = variances.map(TensorSpec::range).collect();
         Self {
             pool,
             free,
@@ -117,6 +135,7 @@ impl Asynchronous {
             send: vec![0.0; all],
             received: vec![0.0; all],
             parameters,
+            variances,
             taken: None,
             committed: None,
             planned: None,
@@ -220,8 +239,7 @@ impl Exchange for Asynchronous {
             let (momentum, old) = (self.momentum, current.part(W_OLD));
             let [next, kept, running] = next.take([PARAMETERS, W_OLD, STATISTICS]);
             let sound = apply_received(w, old, momentum, next, kept)
-                && statistics.iter().all(|value| value.is_finite());
-            running.copy_from_slice(statistics);
+                && take_statistics(statistics, &self.variances, running);
             if !sound {
                 next.copy_from_slice(current.part(PARAMETERS));
                 kept.copy_from_slice(old);
@@ -300,6 +318,14 @@ mod tests {
         let (mut w, mut kept) = ([0.0], [0.0]);
         assert!(apply_received(&[3.0], &[1.0], 0.5, &mut w, &mut kept));
         assert_eq!((w, kept), ([4.0], [3.0]));
+    }
+
+    #[test]
+    fn a_variance_is_not_below_0_and_a_mean_may_be() {
+        let mut running = [9.0; 4];
+        assert!(take_statistics(&[-1.0, 2.0, -0.5, 3.0], &[2..4], &mut running));
+        assert_eq!(running, [-1.0, 2.0, 0.0, 3.0]);
+        assert!(!take_statistics(&[0.0, 0.0, f32::NAN, 0.0], &[2..4], &mut running));
     }
 
     #[test]

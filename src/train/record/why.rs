@@ -82,7 +82,8 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
         };
         return format!(
             "{ended}, but their weights are not on disk: {why}; the same \
-                 command completes the run, or set checkpoint.every = \"never\" to do without them"
+                 command completes the run, or, with --run-dir and this folder, checkpoint.every = \
+                 \"never\" does without them"
         );
     }
     format!("{ASKED_TO_STOP}; {}", kept(position, saved))

@@ -206,7 +206,7 @@ fn s11_a_weight_that_is_no_number_under_right_checksums_is_passed_over() {
     manifest.files[0] = FileEntry::of(MODEL, &[&model]);
     damage(&storage, 2, MANIFEST, manifest.to_text().as_bytes());
     let error = refusal(&storage, 2).to_string();
-    assert!(error.contains("holds a value that is no number"), "{error}");
+    assert!(error.contains("holds a value that is no finite number"), "{error}");
     assert_eq!(newest_step(&storage), Some(1));
     assert_eq!(names(&storage), ["step-00000001", "step-00000002.bad"]);
 }

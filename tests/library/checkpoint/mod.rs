@@ -64,7 +64,10 @@ fn snapshot(step: u64) -> Snapshot {
         normalization: None,
         parameters: (0..PARAMETERS).map(|i| value(i, 7)).collect(),
         optimizer: vec![(MOMENTUM.into(), (0..PARAMETERS).map(|i| value(i, 11)).collect())],
-        statistics: (0..STATISTICS).map(|i| value(i, 13)).collect(),
+        // The second half are variances.
+        statistics: (0..STATISTICS)
+            .map(|i| if i < STATISTICS / 2 { value(i, 13) } else { value(i, 13).abs() })
+            .collect(),
         state: TrainState {
             step,
             cursor: step * 96,

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::io::ErrorKind;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use kintsugi::train::checkpoint::CheckpointError;
 use proptest::prelude::*;
@@ -78,6 +78,42 @@ fn s5_a_full_disk_says_what_to_change() {
     let error = write_keeping(&storage, 1, 1).result.unwrap_err().to_string();
     assert!(error.contains("lower checkpoint.keep"), "{error}");
     assert_eq!(names(&storage), Vec::<String>::new());
+}
+
+/// A storage with room for so many checkpoints: a write fails while as many are named.
+fn small(room: usize) -> MemoryStorage {
+    let held = Arc::new(AtomicUsize::new(0));
+    MemoryStorage::with_faults(move |operation: Operation, path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match operation {
+            Operation::WriteWhole if held.load(Ordering::Relaxed) == room => {
+                return Some(Fault::Fails(ErrorKind::StorageFull));
+            }
+            // One is published by its new name, and what goes loses its own first.
+            Operation::Rename if name.contains(".tmp-") => {
+                held.fetch_add(1, Ordering::Relaxed);
+            }
+            Operation::Rename => {
+                held.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        None
+    })
+}
+
+#[test]
+fn s5_without_room_for_one_more_an_older_one_goes_first_and_the_newest_never() {
+    let storage = small(2);
+    for step in 1..=5 {
+        write_keeping(&storage, step, 2).result.unwrap();
+    }
+    assert_eq!(names(&storage), ["step-00000004", "step-00000005"]);
+    let storage = small(1);
+    write_keeping(&storage, 1, 2).result.unwrap();
+    let error = write_keeping(&storage, 2, 2).result.unwrap_err();
+    assert!(error.is_without_room(), "{error}");
+    assert_eq!(names(&storage), ["step-00000001"]);
 }
 
 #[test]

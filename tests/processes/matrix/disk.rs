@@ -79,7 +79,7 @@ impl Damage {
 
     /// What the run's own events must say of it.
     pub fn warns(self) -> &'static str {
-        if self == Self::Full { "free some space or lower checkpoint.keep" } else { "" }
+        if self == Self::Full { "free some space, or lower checkpoint.keep" } else { "" }
     }
 
     /// What the next launch says when it refuses to go on.
