@@ -92,8 +92,8 @@ impl PidFd {
     }
 }
 
-/// The wait status of a process that its parent has not reaped. The number cannot mean another process
-/// while this one is a zombie.
+/// The wait status of a process that its parent has not reaped. The number cannot mean another
+/// process while this one is a zombie.
 fn zombie_status(pid: u32) -> Option<i32> {
     let stat = Stat::of(pid).filter(|stat| stat.state() == Some('Z'))?;
     stat.wait_status()

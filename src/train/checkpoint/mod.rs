@@ -221,7 +221,8 @@ impl CheckpointError {
     /// Whether the storage is full, or this user's share of it.
     pub fn is_without_room(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), StorageFull | QuotaExceeded)
     }
 
     /// Whether nothing is known of the checkpoints until a later try.

@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_variance_is_not_below_0_and_a_mean_may_be() {
-        let mut running = [9.0; 4];
-        assert!(take_statistics(&[-1.0, 2.0, -0.5, 3.0], &[2..4], &mut running));
-        assert_eq!(running, [-1.0, 2.0, 0.0, 3.0]);
-        assert!(!take_statistics(&[0.0, 0.0, f32::NAN, 0.0], &[2..4], &mut running));
+        let (mut running, variances) = ([9.0; 5], [1..2, 3..5]);
+        assert!(take_statistics(&[-1.0, 2.0, -3.0, -0.5, 3.0], &variances, &mut running));
+        assert_eq!(running, [-1.0, 2.0, -3.0, 0.0, 3.0]);
+        assert!(!take_statistics(&[0.0, 0.0, 0.0, f32::NAN, 0.0], &variances, &mut running));
     }
 
     #[test]

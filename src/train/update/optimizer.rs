@@ -171,7 +171,8 @@ impl Optimizer {
     /// Writes weights, the rule's own parts and the average of weights of `range`, over which
     /// `next` lies. Where a rule asks for a tensor's norm (LARS) `gradients` has all of every
     /// tensor that reaches into the range. False when something is not a finite number, or no
-    /// weight (`LARGEST_WEIGHT`): such a step learns nothing, and the state is to be copied instead.
+    /// weight (`LARGEST_WEIGHT`): such a step learns nothing, and the state is to be copied
+    /// instead.
     ///
     /// # Panics
     /// When gradients are missing, or the state has other parts than the rule.

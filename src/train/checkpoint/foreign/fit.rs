@@ -96,8 +96,8 @@ fn read<'t, 'a: 't>(
             .ok_or_else(|| TensorError::Type { name: spec.name.clone(), found: word.to_owned() })?;
         if let Some(wrong) = spec.unsound(values) {
             return Err(TensorError::Refused(format!(
-                "{} holds {wrong}: a network with it computes no numbers; take an earlier file, or write \
-                 this one again after weights[{:?}].nan_to_num_(){} in Python",
+                "{} holds {wrong}: a network with it computes no numbers; take an earlier file, or \
+                 write this one again after weights[{:?}].nan_to_num_(){} in Python",
                 spec.name.shown(),
                 tensor.name,
                 if spec.name.ends_with("running_var") { ".clamp_(min=0)" } else { "" }
