@@ -39,12 +39,12 @@ pub enum Args {
         #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
         json: Form,
     },
-    /// Writes the weights as one .safetensors file with torchvision's names.
+    /// Writes the weights as one .safetensors file with torchvision's names, or as .onnx.
     Export {
         /// Whose weights.
         #[command(flatten)]
         chosen: Chosen,
-        /// The file to write.
+        /// The file to write; one that ends in .onnx is written as with --onnx.
         file: PathBuf,
         /// Writes model and weights for ONNX Runtime instead: norms in inference form, no dropout.
         #[arg(long)]
@@ -94,12 +94,13 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }),
         Args::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
-        Args::Export { chosen, file, onnx } => {
-            chosen.weights().map_err(Failure::from).and_then(|(path, which)| match onnx {
-                true => export_onnx(&path, which, file),
-                false => export(&path, which, file),
-            })
-        }
+        Args::Export { chosen, file, onnx } => format_of(file, *onnx).and_then(|format| {
+            let (path, which) = chosen.weights()?;
+            match format {
+                Format::Onnx => export_onnx(&path, which, file),
+                Format::Safetensors => export(&path, which, file),
+            }
+        }),
         Args::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
                 .and_then(|given| import(file, directory, Given { width: *width, ..given }))
@@ -211,6 +212,34 @@ fn verify(entries: &[Entry], form: Form) -> ExitCode {
         return CHECK_FAILED.into();
     }
     ExitCode::SUCCESS
+}
+
+/// What `export` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Safetensors,
+    Onnx,
+}
+
+/// By the file's ending, or by --onnx: no file gets a name that says something else than it holds.
+fn format_of(file: &Path, onnx: bool) -> Result<Format, Failure> {
+    let ending = file.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    match (ending.as_deref(), onnx) {
+        (None, false) | (Some("safetensors"), false) => Ok(Format::Safetensors),
+        (None, true) | (Some("onnx"), _) => Ok(Format::Onnx),
+        (Some(other), true) => Err(Failure::Usage(format!(
+            "{}: --onnx writes an ONNX file, whose name does not end in .{}: name it \
+             NAME.onnx, or leave --onnx out",
+            file.shown(),
+            other.shown()
+        ))),
+        (Some(other), false) => Err(Failure::Usage(format!(
+            "{}: no .{} files are written: name it NAME.safetensors (PyTorch reads it with \
+             safetensors.torch.load_file) or NAME.onnx",
+            file.shown(),
+            other.shown()
+        ))),
+    }
 }
 
 fn export(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {

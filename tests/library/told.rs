@@ -153,7 +153,7 @@ fn other_constants_of_pictures_belong_to_run_checkpoint_and_exports() {
         let bytes = std::fs::read(place.path(file)).unwrap();
         bytes.windows(text.len()).any(|window| window == text.as_bytes())
     };
-    for (run, form, ending) in [("usual", None, "pt"), ("halves", None, "pt")]
+    for (run, form, ending) in [("usual", None, "safetensors"), ("halves", None, "safetensors")]
         .into_iter()
         .chain([("usual", Some("--onnx"), "onnx"), ("halves", Some("--onnx"), "onnx")])
     {
@@ -164,7 +164,7 @@ fn other_constants_of_pictures_belong_to_run_checkpoint_and_exports() {
         assert_eq!(holds(&file, "[0.5,0.5,0.5]"), run == "halves", "{file}");
         assert_eq!(holds(&file, "[0.485,0.456,0.406]"), run == "usual", "{file}");
     }
-    let init = format!("model.init={}", path("halves.pt"));
+    let init = format!("model.init={}", path("halves.safetensors"));
     let said = completed(&place, "from-halves", &[&init]);
     let keys = "it was trained with data.mean=[0.5,0.5,0.5] data.deviation=[0.5,0.5,0.5]";
     assert!(said.contains(keys), "{said}");

@@ -213,6 +213,40 @@ fn exported_weights_come_back_through_import() {
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
 }
 
+/// Whoever names a file says what it is to be, and nothing else is written there.
+#[test]
+fn what_is_exported_is_what_the_file_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let run = FileSystem::new(at("run"));
+    store::write(&run, &known(4), 9, &|| true, &RealClock::default()).result.unwrap();
+    let config = "model = { name = \"mlp\", width = 0.0625 }\ntrain = { steps = 5 }\n";
+    run.write_whole(Path::new("config.toml"), &[config.as_bytes()]).unwrap();
+    let export = |name: &str, more: &[&str]| {
+        checkpoint(&[&["export", &at("run"), &at(name)], more].concat())
+    };
+    assert_eq!(export("w.ONNX", &[]), code(0));
+    let bytes = std::fs::read(at("w.ONNX")).unwrap();
+    let taken = onnx::import::import("w", &bytes, None, &|_| Err("no file".into())).unwrap();
+    assert_eq!(taken.parameters, known(4).parameters);
+    for (name, more) in [("w", &[][..]), ("w.safetensors", &[])] {
+        assert_eq!(export(name, more), code(0), "{name}");
+        let bytes = std::fs::read(at(name)).unwrap();
+        weights::import(Path::new(name), &bytes, Given::default()).unwrap();
+    }
+    for (name, more) in [
+        ("v.pth", &[][..]),
+        ("v.pt", &[]),
+        ("v.bin", &[]),
+        ("v.2", &[]),
+        ("v.pth", &["--onnx"]),
+        ("v.safetensors", &["--onnx"]),
+    ] {
+        assert_eq!(export(name, more), code(2), "{name} {more:?}");
+        assert!(!Path::new(&at(name)).exists(), "{name}");
+    }
+}
+
 #[test]
 fn the_average_of_the_weights_is_exported_in_each_form() {
     let folder = tempfile::tempdir().unwrap();
