@@ -14,7 +14,7 @@ use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
 use crate::observe::spans::amount;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
+use crate::train::checkpoint::weights::{Given, Imported, Loaded, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot, store, weights};
 use crate::train::compute::committed::Which;
 
@@ -243,15 +243,24 @@ fn format_of(file: &Path, onnx: bool) -> Result<Format, Failure> {
 }
 
 fn export(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
-    let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
+    let snapshot = loaded(path, which)?;
     publish(&snapshot, which, &weights::export(&snapshot), file)
 }
 
 fn export_onnx(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
     let root = weights::locate(path)?.root;
-    let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
+    let snapshot = loaded(path, which)?;
     let bytes = onnx::bytes(path, &root, &snapshot).map_err(Failure::Usage)?;
     publish(&snapshot, which, &bytes, file)
+}
+
+/// The weights that are asked for; what had to be passed over for them is said.
+fn loaded(path: &Path, which: Which) -> Result<Snapshot, WeightsError> {
+    let Loaded { snapshot, passed_over } = weights::load(path, None)?;
+    for why in passed_over {
+        say!("warning: {why}");
+    }
+    weights::looked_at(snapshot, which)
 }
 
 fn publish(

@@ -43,7 +43,7 @@ fn trained(place: &Place, run: &str, keys: &[&str]) -> (Option<i32>, String) {
 }
 
 fn newest(place: &Place, run: &str) -> Snapshot {
-    weights::load(Path::new(&place.path(run)), None).unwrap()
+    weights::load(Path::new(&place.path(run)), None).unwrap().snapshot
 }
 
 /// Running mean and variance of a norm.

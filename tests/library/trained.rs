@@ -164,6 +164,38 @@ fn one_checkpoint_is_judged_in_its_run_and_out_of_it() {
     assert!(said(&named).contains("the model is that of the checkpoint, mlp"), "{named:?}");
 }
 
+/// Whoever looks with an older checkpoint than the run's newest is told so, and why.
+#[test]
+fn a_damaged_checkpoint_is_passed_over_with_a_word() {
+    let place = Place::new();
+    for steps in ["train.steps=8", "train.steps=12"] {
+        let keys = [steps, "schedule.kind=constant", "evaluation.every=never"];
+        let trained = place.train("run", &keys).output().unwrap();
+        assert!(trained.status.success(), "{trained:?}");
+    }
+    let (run, file) = (place.path("run"), place.path("w.safetensors"));
+    let model = run.join("checkpoints/step-00000012/model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(model, bytes).unwrap();
+    let told = |output: &Output| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let damage = "checkpoint step-00000012 is damaged: model.safetensors";
+        assert!(said.contains(damage) && said.contains("; step-00000008 is taken"), "{said}");
+    };
+    told(&kintsugi(&["evaluate"], std::slice::from_ref(&run)));
+    told(&kintsugi(&["predict"], &[run.clone(), a_picture(&place)]));
+    told(&kintsugi(&["checkpoint", "export"], &[run.clone(), file.clone()]));
+    told(&kintsugi(&["checkpoint", "export"], &[run.clone(), place.path("w.onnx")]));
+    let init = format!("model.init={}", run.display());
+    told(&place.train("later", &["train.steps=2", &init]).output().unwrap());
+    // Of one that is named, or whole, nothing is to be said.
+    let one = run.join("checkpoints/step-00000008");
+    let quiet = kintsugi(&["evaluate"], &[one]);
+    assert_eq!(String::from_utf8_lossy(&quiet.stderr), "");
+}
+
 #[test]
 fn what_is_asked_of_a_checkpoint_and_would_change_nothing_is_refused() {
     let place = Place::new();

@@ -11,7 +11,7 @@ use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
 use crate::observe::console::say;
 use crate::observe::refusal::{if_there, insist};
-use crate::train::checkpoint::weights::{self, Named, Weights, WeightsError};
+use crate::train::checkpoint::weights::{self, Loaded, Named, Weights, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot};
 use crate::train::compute::committed::Which;
 
@@ -90,7 +90,11 @@ impl Trained {
     ) -> Result<Self, TrainedError> {
         // A named checkpoint may be retired by the time it has been read.
         let place = weights::locate(path)?;
-        let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
+        let Loaded { snapshot, passed_over } = weights::load(path, None)?;
+        for why in passed_over {
+            say!("warning: {why}");
+        }
+        let snapshot = weights::looked_at(snapshot, which)?;
         let config = configuration(&place, set, &snapshot)?;
         let normalization = normalization(&config, set, &snapshot);
         let graph = catalogue::of(&config.model, snapshot.input, snapshot.classes.len())

@@ -1,6 +1,7 @@
 //! Weights in and out: a checkpoint as one safetensors file with torchvision's names, and the
 //! reverse. Also where `model.init`, evaluation and prediction get their weights.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::FileType;
 use std::io;
@@ -311,28 +312,44 @@ fn retired(path: &Path) -> Option<String> {
     store::step_of(name).and(above).map(|_| name.to_owned())
 }
 
+/// A checkpoint that verifies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// What it holds.
+    pub snapshot: Snapshot,
+    /// What is wrong with the newer ones, a sentence each: whoever takes this one has to say so.
+    pub passed_over: Vec<String>,
+}
+
 /// Reads and verifies the checkpoint that `locate` finds. Damaged ones are passed over and not
 /// marked, since the run may be alive: for evaluation, prediction and export.
-pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, WeightsError> {
+pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Loaded, WeightsError> {
     let place = locate(path)?;
     let storage = FileSystem::new(place.root);
     if let Some(folder) = place.folder {
-        return Ok(store::read_snapshot(&storage, &folder, expect)?);
+        let snapshot = store::read_snapshot(&storage, &folder, expect)?;
+        return Ok(Loaded { snapshot, passed_over: Vec::new() });
     }
-    let mut refused = Vec::new();
-    let found = store::newest(&storage, |_, folder| {
+    // By step: where the list is made anew, the same ones are met again.
+    let mut refused = BTreeMap::new();
+    let found = store::newest(&storage, |step, folder| {
         match store::read_snapshot(&storage, folder, expect) {
             Err(error @ CheckpointError::Damaged { .. }) => {
-                refused.push(error.to_string());
+                refused.insert(Reverse(step), error.to_string());
                 Ok(None)
             }
-            result => result.map(Some),
+            result => result.map(|snapshot| Some((step, snapshot))),
         }
     })?;
     match found {
-        Some(snapshot) => Ok(snapshot),
+        Some((step, snapshot)) => {
+            let newer = refused.into_iter().filter(|(Reverse(other), _)| *other > step);
+            let name = store::name_of(step);
+            let told = newer.map(|(_, error)| format!("{error}; {name} is taken"));
+            Ok(Loaded { snapshot, passed_over: told.collect() })
+        }
         None if refused.is_empty() => Err(none_in(path)),
-        None => Err(CheckpointError::AllBad(refused).into()),
+        None => Err(CheckpointError::AllBad(refused.into_values().collect()).into()),
     }
 }
 
@@ -403,16 +420,17 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
 }
 
 /// What `model.init` names: the bytes of a file of weights, or a checkpoint or the newest of a run
-/// as such a file.
+/// as such a file; and which newer ones were passed over, a sentence each.
 ///
 /// # Errors
 /// It cannot be read, or does not verify.
-pub fn bytes_of(path: &Path) -> Result<Vec<u8>, WeightsError> {
-    match lies(path)?.is_some_and(|kind| kind.is_dir()) {
-        // By tensor, not by name: weights may start another model that is laid out alike.
-        true => Ok(export(&load(path, None)?)),
-        false => read_file(path),
+pub fn bytes_of(path: &Path) -> Result<(Vec<u8>, Vec<String>), WeightsError> {
+    if !lies(path)?.is_some_and(|kind| kind.is_dir()) {
+        return Ok((read_file(path)?, Vec::new()));
     }
+    // By tensor, not by name: weights may start another model that is laid out alike.
+    let Loaded { snapshot, passed_over } = load(path, None)?;
+    Ok((export(&snapshot), passed_over))
 }
 
 /// A run that begins is of these weights: should they change before its first checkpoint, it goes
@@ -422,7 +440,7 @@ pub fn bytes_of(path: &Path) -> Result<Vec<u8>, WeightsError> {
 /// They cannot be read.
 pub fn name(model: &mut config::Model) -> Result<(), WeightsError> {
     if let Some(path) = model.found_init().filter(|_| model.init_hash.is_none()) {
-        model.init_hash = Some(hash_of(&bytes_of(&path)?));
+        model.init_hash = Some(hash_of(&bytes_of(&path)?.0));
     }
     Ok(())
 }

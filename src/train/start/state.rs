@@ -208,13 +208,14 @@ pub fn given_weights(
     let wrong = |reason: String| {
         TrainError::Configuration(format!("model.init = {}: {reason}", path.shown()))
     };
-    let bytes = weights::bytes_of(path).map_err(refuse)?;
+    let (bytes, passed_over) = weights::bytes_of(path).map_err(refuse)?;
     if let Some(expected) = &config.model.init_hash
         && weights::hash_of(&bytes) != expected.to_lowercase()
     {
+        let damaged: String = passed_over.iter().map(|why| format!(" ({why})")).collect();
         return Err(wrong(format!(
             "these are not the weights of this run, whose XXH3-128 is {expected}: put them back, \
-             or start anew with --fresh"
+             or start anew with --fresh{damaged}"
         )));
     }
     let (graph, layout) = model;
@@ -224,6 +225,7 @@ pub fn given_weights(
     let now = Some(Normalization::of(&config.data));
     let pictures = weights::other_pictures(&config.model.name, &fitted.about, now);
     fitted.remarks.extend(pictures);
+    fitted.remarks.splice(0..0, passed_over);
     for remark in &mut fitted.remarks {
         *remark = format!("model.init = {}: {remark}", path.shown());
     }

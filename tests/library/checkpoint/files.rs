@@ -147,7 +147,7 @@ fn classes_of_the_same_names_in_another_order_are_other_classes() {
     let sent = known_of(4, classes.clone());
     let run = FileSystem::new(folder.path());
     store::write(&run, &sent, 9, &|| true, &RealClock::default()).result.unwrap();
-    let bytes = weights::bytes_of(folder.path()).unwrap();
+    let bytes = weights::bytes_of(folder.path()).unwrap().0;
     let graph = catalogue::build("mlp", sent.input, 11, 0.0625).unwrap();
     let got = |classes: &[String]| {
         let (run, answers) = (Path::new("run"), Answers { seed: 1, classes });
@@ -173,7 +173,7 @@ fn exported_weights_come_back_through_import() {
     store::write(&run, &known(4), 9, &|| true, &RealClock::default()).result.unwrap();
     assert_eq!(checkpoint(&["export", &at("run"), &at("w.safetensors")]), code(0));
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("new")]), code(0));
-    let (back, sent) = (weights::load(Path::new(&at("new")), None).unwrap(), known(4));
+    let (back, sent) = (weights::load(Path::new(&at("new")), None).unwrap().snapshot, known(4));
     assert_eq!((&back.classes, back.input), (&sent.classes, sent.input));
     assert_eq!(back.model_name, sent.model_name);
     assert_eq!(back.state.step, 0);
@@ -182,7 +182,7 @@ fn exported_weights_come_back_through_import() {
     for path in ["run", "new", "w.safetensors", "run/checkpoints/step-00000004"] {
         let graph =
             catalogue::build(&sent.model_name, sent.input, sent.classes.len(), 1.0).unwrap();
-        let bytes = weights::bytes_of(Path::new(&at(path))).unwrap();
+        let bytes = weights::bytes_of(Path::new(&at(path))).unwrap().0;
         let name = Path::new(path);
         let got = weights::initial_weights(name, &bytes, &graph, &sent.layout, answers).unwrap();
         assert_eq!(got.parameters, sent.parameters, "{path}");
@@ -190,7 +190,7 @@ fn exported_weights_come_back_through_import() {
     }
     // As many other classes: their layer is new, and that is said.
     let graph = catalogue::build("mlp", sent.input, 3, 0.0625).unwrap();
-    let bytes = weights::bytes_of(Path::new(&at("run"))).unwrap();
+    let bytes = weights::bytes_of(Path::new(&at("run"))).unwrap().0;
     let classes = ["cup", "jar", "plate"].map(String::from);
     let others = Answers { seed: 1, classes: &classes };
     let run = Path::new("run");
@@ -398,7 +398,7 @@ fn a_foreign_file_has_to_be_told_what_it_is() {
     assert!(!Path::new(&target).exists(), "nothing is left of a refused file");
     let told = ["--model", "mlp", "--input", "3x32x32", "--classes", "2", "--width", "0.0625"];
     assert_eq!(checkpoint(&[&words[..], &told].concat()), code(0));
-    let back = weights::load(Path::new(&target), None).unwrap();
+    let back = weights::load(Path::new(&target), None).unwrap().snapshot;
     assert_eq!(back.classes, ["0", "1"]);
 }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use kintsugi::observe::storage::FileSystem;
-use kintsugi::train::checkpoint::weights::{self, WeightsError};
+use kintsugi::train::checkpoint::weights::{self, Loaded, WeightsError};
 use kintsugi::train::checkpoint::{CheckpointError, store};
 
 /// More than the reads of one checkpoint.
@@ -123,7 +123,10 @@ fn a_reader_of_real_files_beside_a_writer_never_meets_damage() {
         });
         while !writer.is_finished() {
             match weights::load(folder.path(), Some(&expectation())) {
-                Ok(found) => assert_eq!(found, snapshot(found.state.step)),
+                Ok(Loaded { snapshot: found, passed_over }) => {
+                    assert_eq!(found, snapshot(found.state.step));
+                    assert_eq!(passed_over, [""; 0]);
+                }
                 Err(WeightsError::Checkpoint(CheckpointError::Gone { .. })) => {}
                 Err(error) => panic!("{error}"),
             }
