@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use super::arguments::{fail_of, print_json};
 use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
-use crate::lab::report::read::read_result;
+use crate::lab::report::read::{events_of, read_result};
 use crate::observe::console;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, RoundsReport, Whole};
-use crate::observe::log::{EVENTS_FILE, read_events};
+use crate::observe::log::EVENTS_FILE;
 use crate::observe::refusal::naming;
 use crate::observe::result::{RunResult, Status};
 use crate::train::plan::steps_total;
@@ -75,11 +75,20 @@ fn audit(folder: &Path) -> io::Result<Findings> {
     let text = std::fs::read_to_string(&config_path).map_err(naming(&config_path))?;
     let mut config: Config = toml::from_str(&text).map_err(|e| invalid(&config_path, e))?;
     let events_path = folder.join(EVENTS_FILE);
-    let (samples, owners) = facts(&read_events(&events_path)?)
+    let result = read_result(folder)?;
+    let events = events_of(folder, result.as_ref())?;
+    if let (true, Some(result)) = (events.is_empty(), &result) {
+        let text = format!(
+            "{} ended before its first step, there is nothing to audit: {}",
+            folder.shown(),
+            result.reason
+        );
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    let (samples, owners) = facts(&events)
         .ok_or_else(|| invalid(&events_path, "the run has not started: no run_start in it"))?;
     let ledger_path = folder.join(ledger::LEDGER_FILE);
     let entries = ledger::read(&ledger_path).map_err(|error| invalid(&ledger_path, error))?;
-    let result = read_result(folder)?;
     config.train.owners = Some(owners);
     let order = Order::of(&config, samples).map_err(|error| invalid(&config_path, error))?;
     let mut findings = Findings {

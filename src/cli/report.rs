@@ -16,6 +16,7 @@ use crate::lab::report::read::read_run;
 use crate::lab::report::summary::summarise;
 use crate::lab::report::{Run, Study, command_line, html};
 use crate::observe::console::{print_line, say};
+use crate::observe::result::RunResult;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::{below, find, original};
 
@@ -48,18 +49,21 @@ impl Args {
     }
 }
 
-/// Writes the page and prints its path. Exit 1 if a run cannot be read, 2 if there is none.
+/// Writes the page and prints its path. Exit 1 if a run cannot be read, 2 if there is none. Of
+/// several runs those that can be read are drawn.
 pub fn run(args: &Args) -> ExitCode {
-    let study = match args.runs.as_slice() {
+    let read = match args.runs.as_slice() {
         [only] if only.join(RESULTS_FILE).exists() => {
-            Index::read(only).and_then(|index| index.study(only))
+            let study = Index::read(only).and_then(|index| index.study(only));
+            study.map(|study| (study, Extent::Whole))
         }
         folders => study_of(folders),
     };
     let path = args.out.clone().unwrap_or_else(|| args.runs[0].join(REPORT_FILE));
-    let drawn = study.and_then(|study| draw(&study, &path).map(|()| study));
+    let drawn = read.and_then(|read| draw(&read.0, &path).map(|()| read));
+    let extent = drawn.as_ref().map_or(Extent::Whole, |(_, extent)| *extent);
     match (drawn, args.json) {
-        (Ok(study), Form::Json) => {
+        (Ok((study, _)), Form::Json) => {
             let runs = summarise(&study);
             print_json(&serde_json::json!({
                 "report": path, "best": best(&study, &runs), "summaries": runs,
@@ -68,7 +72,14 @@ pub fn run(args: &Args) -> ExitCode {
         (Ok(_), Form::Table) => print_line!("{}", path.shown()),
         (Err(error), _) => return fail_of(&error),
     }
-    ExitCode::SUCCESS
+    if extent == Extent::Part { ExitCode::from(1) } else { ExitCode::SUCCESS }
+}
+
+/// Whether all runs that were named could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    Part,
 }
 
 fn draw(study: &Study, path: &Path) -> io::Result<()> {
@@ -84,7 +95,38 @@ fn runs_below(folder: &Path) -> Vec<PathBuf> {
     }
 }
 
-fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
+/// Of several runs, what can be read; what cannot be is said, and so is which have not begun.
+fn read_all(folders: &[&Path]) -> io::Result<(Vec<Run>, Extent)> {
+    if let [only] = folders {
+        let run = read_run(only, None)?;
+        if run.events.is_empty()
+            && let Some(RunResult { reason, .. }) = &run.result
+        {
+            let text = format!("{} ended before its first step: {reason}", only.shown());
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        return Ok((vec![run], Extent::Whole));
+    }
+    let (mut runs, mut extent) = (Vec::new(), Extent::Whole);
+    for folder in folders {
+        match read_run(folder, None) {
+            Ok(run) => runs.push(run),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => say!("left out: {error}"),
+            Err(error) => {
+                say!("error: {error}");
+                extent = Extent::Part;
+            }
+        }
+    }
+    let kind = match extent {
+        _ if !runs.is_empty() => return Ok((runs, extent)),
+        Extent::Whole => io::ErrorKind::NotFound,
+        Extent::Part => io::ErrorKind::InvalidData,
+    };
+    Err(io::Error::new(kind, format!("none of {} runs can be drawn", folders.len())))
+}
+
+fn study_of(folders: &[PathBuf]) -> io::Result<(Study, Extent)> {
     let named = folders.iter().flat_map(|folder| match runs_below(folder) {
         runs if runs.is_empty() => vec![folder.clone()],
         runs => runs,
@@ -97,8 +139,7 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
             copy.shown()
         );
     }
-    let runs = folders.iter().map(|folder| read_run(folder, None));
-    let mut runs = runs.collect::<io::Result<Vec<_>>>()?;
+    let (mut runs, extent) = read_all(&folders)?;
     name_arms(&mut runs);
     let mut machines: Vec<&str> = Vec::new();
     for machine in runs.iter().filter_map(Run::machine) {
@@ -121,7 +162,7 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
         few if few.len() < 4 => format!("Runs: {}", few.join("; ")),
         many => format!("{} runs of {} configurations", study.runs.len(), many.len()),
     };
-    Ok(study)
+    Ok((study, extent))
 }
 
 /// A shell's `runs/*` names copies too. They are left out beside a run of another name.
@@ -145,7 +186,7 @@ fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
 /// When the run cannot be read or the page not written.
 pub fn write_beside(run_dir: &Path) -> io::Result<PathBuf> {
     let path = run_dir.join(REPORT_FILE);
-    draw(&study_of(&[run_dir.to_owned()])?, &path)?;
+    draw(&study_of(&[run_dir.to_owned()])?.0, &path)?;
     Ok(path)
 }
 

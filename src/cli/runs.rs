@@ -15,8 +15,9 @@ use crate::cluster::resident::Folder;
 use crate::config::{Config, Shown};
 use crate::lab::report::Run;
 use crate::lab::report::read::{read_result, read_run};
-use crate::lab::runs::{self, bytes_of, listed};
+use crate::lab::runs::{self, Found, bytes_of, listed};
 use crate::observe::console::{print_line, print_text, say};
+use crate::observe::log::EVENTS_FILE;
 use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
@@ -92,41 +93,55 @@ fn list(args: &Args) -> ExitCode {
         say!("no runs in {}", args.folder.shown());
         return ExitCode::SUCCESS;
     }
-    let read = found.iter().map(|folder| {
-        let run = read_or_begun(folder)?;
-        let status = status::state(folder, &run.events, run.result.as_ref())?;
-        Ok((run, status))
-    });
-    let read: io::Result<Vec<(Run, String)>> = read.collect();
-    match read.and_then(|runs| listed(&runs)) {
-        Ok(runs) if args.json == Form::Json => print_json(&serde_json::json!({ "runs": runs })),
-        Ok(runs) => print_text(&runs::table(&runs)),
-        Err(error) => return fail(1, error),
+    let (mut read, mut unread) = (Vec::new(), Vec::new());
+    for folder in &found {
+        match look_at(folder) {
+            Ok(run) => read.push(run),
+            Err(error) => unread.push(error),
+        }
+    }
+    let runs = listed(&read);
+    match args.json {
+        Form::Json => print_json(&serde_json::json!({ "runs": runs })),
+        Form::Table if runs.is_empty() => {}
+        Form::Table => print_text(&runs::table(&runs)),
     }
     for copy in found.iter().flat_map(|run| run_folder::copies(run).unwrap_or_default()) {
         say!("not listed: {}, which --fresh moved aside", copy.shown());
     }
-    ExitCode::SUCCESS
+    // What cannot be read is there all the same.
+    for error in &unread {
+        say!("error: not listed: {error}");
+    }
+    if unread.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+fn look_at(folder: &Path) -> io::Result<Found> {
+    let run = read_or_begun(folder)?;
+    let status = status::state(folder, &run.events, run.result.as_ref())?;
+    Ok(Found { run, status, bytes: bytes_of(folder)? })
 }
 
 /// One without events has not made its first step.
 fn read_or_begun(folder: &Path) -> io::Result<Run> {
-    match read_run(folder, None) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let path = folder.to_string_lossy().into_owned();
-            let text = if_there(std::fs::read_to_string(folder.join("config.toml")))?;
-            let config = text.unwrap_or_default();
-            let seed = toml::from_str::<Config>(&config).map_or(0, |config| config.run.seed);
-            let result = read_result(folder)?;
-            Ok(Run { path, config, seed, result, ..Run::default() })
-        }
-        read => read,
+    let events = folder.join(EVENTS_FILE);
+    if if_there(insist(|| std::fs::metadata(&events))).map_err(naming(&events))?.is_some() {
+        return read_run(folder, None);
     }
+    let path = folder.to_string_lossy().into_owned();
+    let text = if_there(std::fs::read_to_string(folder.join("config.toml")))?;
+    let config = text.unwrap_or_default();
+    let seed = toml::from_str::<Config>(&config).map_or(0, |config| config.run.seed);
+    let result = read_result(folder)?;
+    Ok(Run { path, config, seed, result, ..Run::default() })
 }
 
 fn side_by_side(args: &Compare) -> ExitCode {
     let read = |folder: &PathBuf| match run_folder::find(folder) {
-        Ok(()) => read_run(folder, None).map_err(|error| (1, error.to_string())),
+        Ok(()) => read_run(folder, None).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => (2, error.to_string()),
+            _ => (1, error.to_string()),
+        }),
         Err(missing) => Err((2, missing.to_string())),
     };
     match read(&args.first).and_then(|first| Ok([first, read(&args.second)?])) {

@@ -41,15 +41,23 @@ pub struct Listed {
     pub differs: BTreeMap<String, Option<Value>>,
 }
 
+/// A run that was read, and how it stands.
+#[derive(Debug)]
+pub struct Found {
+    /// What it holds.
+    pub run: Run,
+    /// In a word or two.
+    pub status: String,
+    /// Of all its files.
+    pub bytes: u64,
+}
+
 /// Runs with how they stand, in the order given.
-///
-/// # Errors
-/// A folder cannot be looked through.
-pub fn listed(runs: &[(Run, String)]) -> io::Result<Vec<Listed>> {
-    let keys: Vec<Keys> = runs.iter().map(|(run, _)| configuration(&run.config)).collect();
+pub fn listed(found: &[Found]) -> Vec<Listed> {
+    let keys: Vec<Keys> = found.iter().map(|found| configuration(&found.run.config)).collect();
     let differing = differences(&keys.iter().collect::<Vec<_>>());
     let mut list = Vec::new();
-    for (at, (run, status)) in runs.iter().enumerate() {
+    for (at, Found { run, status, bytes }) in found.iter().enumerate() {
         let path = Path::new(&run.path);
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let own = differing.iter().filter_map(|difference| {
@@ -66,12 +74,12 @@ pub fn listed(runs: &[(Run, String)]) -> io::Result<Vec<Listed>> {
             steps: run.events.last().map_or(0, |event| event.step),
             epochs: run.events.last().and_then(|last| Some(epochs?.at(last))),
             best_error: summary_of(run).min_error,
-            bytes: bytes_of(path)?,
+            bytes: *bytes,
             age_seconds: run.events.last().map(|event| seconds_since(event.time)),
             differs: own.collect(),
         });
     }
-    Ok(list)
+    list
 }
 
 /// What most have; of several that are as frequent the one that is met first.

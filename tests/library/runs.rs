@@ -58,6 +58,83 @@ fn a_list_says_what_tells_each_run_from_the_others() {
     drop(runs);
 }
 
+/// What a start leaves that failed before its first step: a result without events.
+fn failed(out: &Path, name: &str) -> PathBuf {
+    let run = out.join(name);
+    std::fs::rename(made(out, "failed", 1, None), &run).unwrap();
+    for file in ["events.jsonl", "ledger.jsonl"] {
+        std::fs::remove_file(run.join(file)).unwrap();
+    }
+    let path = run.join("result.json");
+    let mut result: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    result["steps"] = 0.into();
+    result["status"] = "job_lost".into();
+    result["reason"] = "no rank began".into();
+    result["validation"] = serde_json::Value::Null;
+    std::fs::write(path, result.to_string()).unwrap();
+    run
+}
+
+#[test]
+fn a_run_that_failed_before_its_first_step_hides_no_other() {
+    let out = tempfile::tempdir().unwrap();
+    let (all, run) = (out.path().to_str().unwrap(), made(out.path(), "a", 1, None));
+    let failed = failed(out.path(), "f");
+    let (run, failed) = (run.to_str().unwrap(), failed.to_str().unwrap());
+    std::fs::create_dir(out.path().join("new")).unwrap();
+    std::fs::write(out.path().join("new/lock"), "").unwrap();
+    let page = kintsugi(&["report", all]);
+    assert_eq!(page.status.code(), Some(0), "{}", printed(&page));
+    assert!(printed(&page).contains("new has not begun"), "{}", printed(&page));
+    let text = std::fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(text.contains("job_lost") && text.contains("<svg"));
+    let list = kintsugi(&["runs", all]);
+    assert_eq!(list.status.code(), Some(0), "{}", printed(&list));
+    assert!(printed(&list).contains("job_lost"), "{}", printed(&list));
+    let pair = kintsugi(&["runs", "compare", run, failed]);
+    assert_eq!(pair.status.code(), Some(0), "{}", printed(&pair));
+    for command in ["report", "audit"] {
+        let alone = kintsugi(&[command, failed]);
+        assert_eq!(alone.status.code(), Some(2), "{}", printed(&alone));
+        let told = printed(&alone);
+        assert!(told.contains("ended before its first step"), "{told}");
+        assert!(told.contains("no rank began"), "{told}");
+    }
+    // Events that are lost are no failure before the first step.
+    std::fs::remove_file(Path::new(run).join("events.jsonl")).unwrap();
+    for command in ["report", "audit"] {
+        let lost = kintsugi(&[command, run]);
+        assert_eq!(lost.status.code(), Some(1), "{}", printed(&lost));
+        assert!(printed(&lost).contains("events.jsonl is gone"), "{}", printed(&lost));
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_read_is_named_and_the_others_are_shown() {
+    let out = tempfile::tempdir().unwrap();
+    let all = out.path().to_str().unwrap();
+    let [_, torn] = [made(out.path(), "a", 1, None), made(out.path(), "b", 1, None)];
+    let result = torn.join("result.json");
+    let whole = std::fs::read(&result).unwrap();
+    std::fs::write(&result, &whole[..whole.len() / 2]).unwrap();
+    let file = result.to_str().unwrap();
+    let list = kintsugi(&["runs", "--json", all]);
+    assert_eq!(list.status.code(), Some(1), "{}", printed(&list));
+    let json: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(json["runs"].as_array().map(Vec::len), Some(1), "{json}");
+    assert!(String::from_utf8_lossy(&list.stderr).contains(file), "{}", printed(&list));
+    let table = kintsugi(&["runs", all]);
+    assert_eq!(table.status.code(), Some(1), "{}", printed(&table));
+    assert!(String::from_utf8_lossy(&table.stdout).contains("a-1"), "{}", printed(&table));
+    let page = kintsugi(&["report", all]);
+    assert_eq!(page.status.code(), Some(1), "{}", printed(&page));
+    assert!(String::from_utf8_lossy(&page.stderr).contains(file), "{}", printed(&page));
+    assert!(out.path().join("report.html").exists());
+    let alone = kintsugi(&["report", torn.to_str().unwrap()]);
+    assert_eq!(alone.status.code(), Some(1), "{}", printed(&alone));
+}
+
 #[test]
 fn two_runs_side_by_side_show_keys_results_and_whether_bits_are_the_same() {
     let out = tempfile::tempdir().unwrap();

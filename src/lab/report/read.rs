@@ -5,15 +5,21 @@ use std::path::Path;
 
 use super::Run;
 use crate::config::{Config, ExchangeKind, Shown, identity};
+use crate::observe::event::Event;
 use crate::observe::log::{self, EVENTS_FILE};
 use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::{ledger, result::RunResult};
 use crate::run_folder::RESULT;
 
-/// Reads what the run directory holds. The events must be there; the rest may be missing (a run
-/// that is under way, an older version). Without `arm` the run's own name is used.
+/// Reads what the run directory holds. Events must be there, but of a run that ended before its
+/// first one; the rest may be missing (a run that is under way, an older version). Without `arm`
+/// the run's own name is used.
+///
+/// # Errors
+/// Something cannot be read; of the kind `NotFound`, where the run has not begun.
 pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
-    let events = log::read_events(&folder.join(EVENTS_FILE))?;
+    let result = read_result(folder)?;
+    let events = events_of(folder, result.as_ref())?;
     let config = text_of(&folder.join("config.toml"))?.unwrap_or_default();
     let parsed: Option<Config> = toml::from_str(&config).ok();
     let named = parsed.as_ref().map(|config| config.run.name.clone());
@@ -29,10 +35,32 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         config,
         events,
         ledger: if_there(ledger::read(&folder.join(ledger::LEDGER_FILE)))?.unwrap_or_default(),
-        result: read_result(folder)?,
+        result,
         room: None,
         paper: super::Paper::default(),
     })
+}
+
+/// All events; none where the result says that the run ended before its first step.
+///
+/// # Errors
+/// They cannot be read, or are missing; of the kind `NotFound`, where the run has not begun.
+pub fn events_of(folder: &Path, result: Option<&RunResult>) -> io::Result<Vec<Event>> {
+    let path = folder.join(EVENTS_FILE);
+    let found = if_there(log::read_events(&path))?;
+    let (kind, why) = match (found, result) {
+        (Some(events), _) => return Ok(events),
+        (None, Some(RunResult { steps: 0, .. })) => return Ok(Vec::new()),
+        (None, Some(RunResult { steps, .. })) => (
+            io::ErrorKind::InvalidData,
+            format!("{} is gone, of a run of {steps} steps", path.shown()),
+        ),
+        (None, None) => (
+            io::ErrorKind::NotFound,
+            format!("{} has not begun: there is no {EVENTS_FILE} yet", folder.shown()),
+        ),
+    };
+    Err(io::Error::new(kind, why))
 }
 
 /// A file's text; `None` where there is none.
