@@ -120,10 +120,11 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     if let Some(folder) = &args.data {
         name_set(folder, &mut trained.config)?;
     }
-    let (scores, skipped) = measure(&mut trained).map_err(|error| match error {
-        TrainedError::Data(error) if args.data.is_some() => error.of_option("--data").into(),
-        other => other,
-    })?;
+    let (scores, skipped) =
+        measure(&mut trained, args.data.as_deref()).map_err(|error| match error {
+            TrainedError::Data(error) if args.data.is_some() => error.of_option("--data").into(),
+            other => other,
+        })?;
     let snapshot = &trained.snapshot;
     let (model, step) = (snapshot.model_name.clone(), snapshot.state.step);
     let checkpoint = path.shown();
@@ -159,17 +160,14 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     })
 }
 
-/// Shows all of the validation set to the model; also the samples that could not be read.
-fn measure(trained: &mut Trained) -> Result<(Scores, u64), TrainedError> {
+/// Shows all of the validation set to the model; also the samples that could not be read. `named`:
+/// what --data says.
+fn measure(trained: &mut Trained, named: Option<&Path>) -> Result<(Scores, u64), TrainedError> {
     let config = trained.config.clone();
     let set = open(&config.data, Split::Validation, config.run.seed)?;
     let (source, known) = (&set.source, &trained.snapshot.classes);
     if source.classes() != known {
-        return Err(TrainedError::Usage(format!(
-            "the set has the classes {:?}, the checkpoint was trained on {known:?}: name the set \
-             it belongs to with --data",
-            source.classes(),
-        )));
+        return Err(TrainedError::Usage(other_classes(source.classes(), known, named)));
     }
     let mut scores = Scores::new(known.len());
     // Every picture is used once: nothing is worth keeping.
@@ -190,6 +188,39 @@ fn measure(trained: &mut Trained) -> Result<(Scores, u64), TrainedError> {
     let most = config.data.bad_images_max;
     check(check_share(Split::Validation, skipped, count, most, which))?;
     Ok((scores, skipped))
+}
+
+/// Classes that are named of each kind, at most.
+const CLASSES_NAMED_MAX: usize = 5;
+
+/// The refusal of a set that has other classes than the checkpoint knows.
+fn other_classes(found: &[String], known: &[String], named: Option<&Path>) -> String {
+    let beyond = |all: &[String], others: &[String]| {
+        let beyond: Vec<String> =
+            all.iter().filter(|name| !others.contains(name)).map(|name| name.shown()).collect();
+        let more = beyond.len().saturating_sub(CLASSES_NAMED_MAX);
+        let first = beyond[..beyond.len() - more].join(", ");
+        if more > 0 { format!("{first} and {more} more") } else { first }
+    };
+    let (new, missing) = (beyond(found, known), beyond(known, found));
+    let mut differs = vec![format!("{} classes for the checkpoint's {}", found.len(), known.len())];
+    differs.extend((!new.is_empty()).then(|| format!("it has {new}")));
+    differs.extend((!missing.is_empty()).then(|| format!("it lacks {missing}")));
+    if new.is_empty() && missing.is_empty() {
+        differs = vec!["they stand in another order".into()];
+    }
+    let differs = differs.join("; ");
+    match named {
+        Some(folder) => format!(
+            "--data {}: this is not the checkpoint's set, its classes are others ({differs}): name \
+             one with the classes that it was trained on",
+            folder.shown()
+        ),
+        None => format!(
+            "the set of the configuration has other classes than the checkpoint was trained on \
+             ({differs}): name the set it belongs to with --data"
+        ),
+    }
 }
 
 /// The set that --data names.
@@ -221,4 +252,28 @@ fn write(file: &Path, page: &str) -> Result<(), String> {
     FileSystem::new(folder.unwrap_or(Path::new(".")))
         .replace(Path::new(name), page.as_bytes())
         .map_err(|error| format!("{}: {error}", file.shown()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_other_classes_says_which_and_whether_it_was_named() {
+        let classes = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let (abc, many) = (classes("a b c"), classes("a 1 2 3 4 5 6 7"));
+        let named = Some(Path::new("sets/other"));
+        let told = other_classes(&many, &abc, named);
+        assert!(told.starts_with("--data sets/other: this is not the checkpoint's set"), "{told}");
+        assert!(!told.contains("with --data"), "it was given: {told}");
+        for part in
+            ["8 classes for the checkpoint's 3", "has 1, 2, 3, 4, 5 and 2 more", "lacks b, c"]
+        {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(other_classes(&classes("c b a"), &abc, named).contains("another order"));
+        assert!(
+            other_classes(&many, &abc, None).contains("name the set it belongs to with --data")
+        );
+    }
 }
