@@ -18,6 +18,7 @@ use crate::train::checkpoint::weights::{Given, Imported, Loaded, Named, WeightsE
 use crate::train::checkpoint::{CheckpointError, Snapshot, store, weights};
 use crate::train::compute::committed::Which;
 
+mod imported;
 mod onnx;
 
 /// Arguments.
@@ -54,7 +55,8 @@ pub enum Args {
     Import {
         /// The file to read.
         file: PathBuf,
-        /// A directory without checkpoints; it gets checkpoints/step-00000000.
+        /// A directory without checkpoints; it gets checkpoints/step-00000000, and a config.toml
+        /// for evaluate and predict where it has none.
         directory: PathBuf,
         /// The model, where the file does not say it.
         #[arg(long)]
@@ -319,7 +321,8 @@ fn named(text: &str) -> Result<Vec<String>, Failure> {
 }
 
 fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failure> {
-    let Imported { snapshot, remarks } = weights::import(file, &weights::read_file(file)?, given)?;
+    let Imported { snapshot, width, remarks } =
+        weights::import(file, &weights::read_file(file)?, given)?;
     for remark in remarks {
         say!("{}: {remark}", file.shown());
     }
@@ -330,6 +333,9 @@ fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failu
     }
     let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
     report.result?;
+    if let Err(why) = imported::configure(&storage, &snapshot, width) {
+        say!("warning: no config.toml for evaluate and predict: {why}");
+    }
     let folder = directory.join(store::FOLDER).join(&report.name);
     print_line!("{}: {}, {}", folder.shown(), snapshot.model_name, amount(report.bytes));
     Ok(ExitCode::SUCCESS)

@@ -117,8 +117,14 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
     let (path, which) = args.chosen.weights().map_err(TrainedError::from)?;
     let mut trained = Trained::open(&path, which, &args.set, args.threads)?;
-    if let Some(folder) = &args.data {
-        name_set(folder, &mut trained.config)?;
+    match &args.data {
+        Some(folder) => name_set(folder, &mut trained.config)?,
+        None if belongs_to_no_set(&trained) => {
+            let text = "an imported checkpoint does not say which set it is of: name one with \
+                        --data";
+            return Err(TrainedError::Usage(text.into()).into());
+        }
+        None => {}
     }
     let (scores, skipped) =
         measure(&mut trained, args.data.as_deref()).map_err(|error| match error {
@@ -221,6 +227,14 @@ fn other_classes(found: &[String], known: &[String], named: Option<&Path>) -> St
              ({differs}): name the set it belongs to with --data"
         ),
     }
+}
+
+/// Whether nobody has said what to measure on: where no set is named, one would be made up.
+fn belongs_to_no_set(trained: &Trained) -> bool {
+    let data = &trained.config.data;
+    let is_named = data.train.is_some() || data.validation.is_some();
+    let imported = trained.snapshot.state.config_fingerprint == 0;
+    imported && !is_named && data.format != DataFormat::Synthetic
 }
 
 /// The set that --data names.

@@ -196,6 +196,55 @@ fn a_damaged_checkpoint_is_passed_over_with_a_word() {
     assert_eq!(String::from_utf8_lossy(&quiet.stderr), "");
 }
 
+/// Weights that came as a file have no run; they can be asked all the same.
+#[test]
+fn an_imported_checkpoint_answers_as_the_one_it_was_exported_from() {
+    let place = Place::new();
+    // Its width is in no file of weights, and its constants are not the usual ones.
+    let constants = ["data.mean=[0.5,0.25,0.5]", "data.deviation=[0.5,0.5,0.125]"];
+    let keys = [&["train.steps=8"], &constants[..]].concat();
+    let trained = place.train("run", &keys).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let at = |name: &str| place.path(name).display().to_string();
+    let (run, file, new) = (at("run"), at("w.safetensors"), at("new"));
+    for words in [["export", &run, &file], ["import", &file, &new]] {
+        let output = kintsugi(&[&["checkpoint"], &words[..]].concat(), &[]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let set = at("set");
+    let judged = |of: &str| {
+        let output = kintsugi(&["evaluate", of, "--json", "--data", &set], &[]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{of}");
+        lines(&output)[0]["loss"].clone()
+    };
+    assert_eq!(judged(&new), judged(&run));
+    let picture = a_picture(&place);
+    let answers = [&run, &new].map(|of| {
+        let output = kintsugi(&["predict", "--json", of], std::slice::from_ref(&picture));
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    });
+    assert_eq!(answers[0], answers[1]);
+    let unsaid = kintsugi(&["evaluate", &new], &[]);
+    assert_eq!(unsaid.status.code(), Some(2), "{unsaid:?}");
+    let said = String::from_utf8_lossy(&unsaid.stderr).into_owned();
+    assert!(said.contains("does not say which set it is of"), "{said}");
+    let (set3, other) = (at("set3"), ["data", "synth", "--train", "6", "--validation", "3"]);
+    let made =
+        kintsugi(&[&other[..], &["--classes", "3", "--image-size", "16", &set3]].concat(), &[]);
+    assert!(made.status.success(), "{made:?}");
+    let others = kintsugi(&["evaluate", &run, "--data", &set3], &[]);
+    assert_eq!(others.status.code(), Some(2), "{others:?}");
+    let said = String::from_utf8_lossy(&others.stderr).into_owned();
+    assert!(said.contains("3 classes for the checkpoint's 4; it lacks star"), "{said}");
+    // A configuration that is there already stays.
+    std::fs::remove_dir_all(place.path("new/checkpoints")).unwrap();
+    std::fs::write(place.path("new/config.toml"), "# mine\n").unwrap();
+    assert!(kintsugi(&["checkpoint", "import", &file, &new], &[]).status.success());
+    assert_eq!(std::fs::read(place.path("new/config.toml")).unwrap(), b"# mine\n");
+}
+
 #[test]
 fn what_is_asked_of_a_checkpoint_and_would_change_nothing_is_refused() {
     let place = Place::new();

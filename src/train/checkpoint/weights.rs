@@ -130,6 +130,8 @@ pub struct Given {
 pub struct Imported {
     /// The state of step 0.
     pub snapshot: Snapshot,
+    /// Scale of the model's layers, `model.width`.
+    pub width: f64,
     /// What was done to make it fit, a sentence each.
     pub remarks: Vec<String>,
 }
@@ -158,16 +160,12 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         let graph = catalogue::build(&model_name, input, classes.len(), width);
         graph.map_err(|source| WeightsError::Model { path: path.to_path_buf(), source })
     };
-    let graph = match given.width {
-        Some(width) => laid_out(width)?,
-        None => {
-            let whole = laid_out(1.0)?;
-            match width_of(&file, &layout::of(&whole)) {
-                Some(width) if config::scales(&model_name) => laid_out(width)?,
-                _ => whole,
-            }
-        }
+    let width = match given.width {
+        None if config::scales(&model_name) => width_of(&file, &layout::of(&laid_out(1.0)?)),
+        given => given,
     };
+    let width = width.unwrap_or(1.0);
+    let graph = laid_out(width)?;
     let layout = layout::of(&graph);
     // Whoever gives classes gives these weights' classes names.
     let answers = Answers { seed: IMPORT_SEED, classes: &[] };
@@ -186,7 +184,7 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         statistics,
         state: TrainState { exact: true, ..TrainState::default() },
     };
-    Ok(Imported { snapshot, remarks })
+    Ok(Imported { snapshot, width, remarks })
 }
 
 /// What the weights of a file were trained on, in words, where it is not `now`: by what the file

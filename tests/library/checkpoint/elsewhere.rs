@@ -91,7 +91,7 @@ fn values(snapshot: &Snapshot) -> BTreeMap<String, Vec<f32>> {
 #[test]
 fn layouts_that_people_have_are_read_as_torch_reads_them() {
     for (name, remarks, expected) in CASES {
-        let Imported { snapshot, remarks: said } = imported(name);
+        let Imported { snapshot, remarks: said, .. } = imported(name);
         assert_eq!(said, remarks, "{name}");
         let found = values(&snapshot);
         assert_eq!(FIRST.map(|tensor| found[tensor][0]), expected, "{name}");

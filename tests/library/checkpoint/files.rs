@@ -374,7 +374,7 @@ fn a_wrapped_models_prefix_is_taken_off_and_a_models_width_is_that_of_its_file()
     let plain = tensors_of("cnn11", 10, 0.125);
     let wrapped: Vec<_> = plain.iter().map(|(n, s)| (format!("module.{n}"), s.clone())).collect();
     for (tensors, prefix) in [(&plain, ""), (&wrapped, "module.")] {
-        let Imported { snapshot, remarks } =
+        let Imported { snapshot, remarks, .. } =
             import_of(&foreign(tensors, 0.5), "cnn11", 10).unwrap();
         let said = remarks.first().is_some_and(|remark| remark.contains(&format!("`{prefix}`")));
         assert_eq!((said, snapshot.parameters[0]), (!prefix.is_empty(), 0.5));
