@@ -25,6 +25,11 @@ use tensor::{Element, Tensor};
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes before a safetensors header: its length.
 const LENGTH_BYTES: usize = 8;
+const ONNX: &str = "it is an ONNX file, which holds a model: `kintsugi model import FILE` makes a \
+    model file and weights (.safetensors) of it";
+const NEITHER: &str = "it is no file of weights: neither .safetensors nor what torch.save writes \
+    (.pth)";
+
 /// Opens a file by what it begins with.
 ///
 /// # Errors
@@ -37,7 +42,29 @@ pub fn open(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
     if bytes.starts_with(torch::PICKLE_START) && header_bytes(bytes) > Some(HEADER_BYTES_MAX) {
         return Err(TensorError::Refused(torch::OLD.into()));
     }
+    if !is_safetensors(bytes) {
+        let text = if is_onnx(bytes) { ONNX } else { NEITHER };
+        return Err(TensorError::Refused(text.into()));
+    }
     safetensors(bytes)
+}
+
+/// Behind the length of its header stands an object of JSON.
+fn is_safetensors(bytes: &[u8]) -> bool {
+    bytes.get(LENGTH_BYTES) == Some(&b'{')
+}
+
+/// ONNX files begin with a field of protobuf: the version of the format, a small number, and then
+/// another field of those that a model has. Weights alone never look like this.
+fn is_onnx(bytes: &[u8]) -> bool {
+    const VERSION: u8 = 0x08;
+    const VERSIONS_MAX: u8 = 0x40;
+    // producer_name, producer_version, domain, model_version, doc_string, graph, opset_import.
+    const NEXT: [u8; 7] = [0x12, 0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42];
+    match bytes {
+        [VERSION, version, next, ..] => *version <= VERSIONS_MAX && NEXT.contains(next),
+        _ => false,
+    }
 }
 
 /// What a safetensors file says of its header's length.

@@ -468,6 +468,11 @@ fn safetensors_headers_that_lie_are_refused() {
         let said = refusal(&bytes);
         assert!(said.contains("safetensors") || said.contains("dimensions"), "{about}: {said}");
     }
+    // A number of eight letters tells nobody anything.
+    for other in [&b"hello, world"[..], b"<html>not found</html>", b"", b"\x08"] {
+        let said = refusal(other);
+        assert!(said.contains("no file of weights") && !said.contains("bytes"), "{said}");
+    }
     for length in [0x80, 0x0280] {
         let header = format!("{:length$}", format!("{{{}}}", f32s("a", 0, 4)));
         assert!(open(&headed(length as u64, &header, &[0; 4])).is_ok(), "no pickle: {length}");
