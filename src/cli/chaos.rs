@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use super::arguments::fail;
 use crate::config::Shown;
 use crate::lab::chaos::{Outcome, Storm, rage};
+use crate::lab::report::read::read_result;
 use crate::observe::console::{conclude, tell};
 
 /// Arguments.
@@ -27,7 +28,7 @@ const SECONDS_MAX: f64 = 1e9;
 /// Moments that a dry run prints when nothing bounds them.
 const DRY_RUN_BLOWS: usize = 20;
 
-/// Rages, or says when it would.
+/// Rages, or says when it would. Exit 1 where the run has ended.
 pub fn run(args: &Args) -> ExitCode {
     if !(args.storm.mtbf > 0.0 && args.storm.mtbf <= SECONDS_MAX) {
         let wanted = format!("write a number of seconds above 0, up to {SECONDS_MAX}");
@@ -42,6 +43,12 @@ pub fn run(args: &Args) -> ExitCode {
     if args.dry_run {
         dry_run(&args.storm);
         return conclude(ExitCode::SUCCESS);
+    }
+    // A storm over one that has ended would find nobody, and call that a result.
+    match read_result(&args.run) {
+        Ok(None) => {}
+        Ok(Some(_)) => return fail(1, "this run has ended: there is nobody to strike"),
+        Err(error) => return fail(1, error),
     }
     match rage(&args.run, &args.storm, &mut |line| print(&line)) {
         Ok(Outcome { struck, missed }) => {

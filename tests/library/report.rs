@@ -391,6 +391,19 @@ fn status_says_where_a_run_stands() {
     assert_eq!(nothing.status.code(), Some(2));
 }
 
+/// Nobody is left to be asked, or to be struck: that is no result.
+#[test]
+fn a_run_that_has_ended_has_nobody_to_strike() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Calm);
+    let storm = ["chaos", run.to_str().unwrap(), "--duration", "1s"];
+    let output = kintsugi(&storm);
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(printed(&output).contains("this run has ended"), "{}", printed(&output));
+    let dry = kintsugi(&[&storm[..], &["--dry-run"]].concat());
+    assert_eq!(dry.status.code(), Some(0), "{}", printed(&dry));
+}
+
 #[test]
 fn report_draws_single_runs_and_names_what_it_cannot_read() {
     let out = tempfile::tempdir().unwrap();
