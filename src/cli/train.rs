@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::cluster::comm::mpi::environment::{self, Start};
 use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::{self, Loaded};
-use crate::config::{Config, ConfigError, Shown, paths, resolve_owners};
+use crate::config::{Config, ConfigError, Shown, check_measured, paths, resolve_owners};
 use crate::data::staging::apart;
 use crate::launch::LaunchError;
 use crate::launch::start::claim::there_is_data;
@@ -179,6 +179,7 @@ fn is_first() -> bool {
 /// What somebody typed; the first rank says what there is to say of it.
 fn typed(file: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
     let Loaded { config, remarks } = parse::loaded(file, overrides)?;
+    check_measured(&config)?;
     remarks.iter().filter(|_| is_first()).for_each(|remark| say!("warning: {remark}"));
     Ok(config)
 }

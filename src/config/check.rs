@@ -4,7 +4,7 @@ use kintsugi_ffi::fixed::SUMMANDS_MAX;
 
 use super::error::{ConfigError, refuse};
 use super::{
-    Config, Data, DataFormat, DeviceKind, ExchangeKind, FaultKind, Limit, MemoryMode, Model,
+    Config, Data, DataFormat, DeviceKind, Every, ExchangeKind, FaultKind, Limit, MemoryMode, Model,
     PlannedFault, Point, Rung, Shown, Validation, Who, pictures, resolve_owners,
 };
 
@@ -112,14 +112,38 @@ fn check_shares(data: &Data) -> Result<(), ConfigError> {
         return refuse("data.bundle_ratio", ratio, reason);
     }
     let splits = matches!(data.format, DataFormat::ImageFolder | DataFormat::Tar);
-    if let Some(share) = data.validation.as_ref().and_then(Validation::share)
-        && !(splits && data.train.is_some())
-    {
-        let reason = "samples are split off an image folder or tar shards that data.train names; \
-                      the other formats have a validation set of their own: leave the key out";
-        return refuse("data.validation", share, reason);
+    let Some(share) = data.validation.as_ref().and_then(Validation::share) else { return Ok(()) };
+    match (splits, &data.train) {
+        (true, Some(_)) => Ok(()),
+        (true, None) => {
+            let reason = "it is a share of the set that data.train names, and that is unset: set \
+                          data.train, for example with -s data.train=FOLDER";
+            refuse("data.validation", share, reason)
+        }
+        (false, _) => {
+            let reason = "samples are split off an image folder or tar shards only; the other \
+                          formats have a validation set of their own: leave the key out";
+            refuse("data.validation", share, reason)
+        }
     }
-    Ok(())
+}
+
+/// Errors are measured on what is there for it: asked of a run that begins, since who only looks at
+/// its training set needs no other.
+///
+/// # Errors
+/// What to set.
+pub fn check_measured(config: &Config) -> Result<(), ConfigError> {
+    let data = &config.data;
+    // Without shards to train on there is more to say, and whoever opens them says it.
+    let is_named = data.train.is_some();
+    if config.evaluation.every == Every::Never || data.has_validation() || !is_named {
+        return Ok(());
+    }
+    let reason = "the run would have nothing to measure its error on: write a share of data.train \
+                  that is kept for it (\"10%\"), or where such a set lies, or set \
+                  evaluation.every = \"never\"";
+    refuse("data.validation", "unset", reason)
 }
 
 /// Bytes per second: a rank that waits for a copy gets nothing else done.

@@ -176,6 +176,17 @@ impl Default for Data {
 }
 
 impl Data {
+    /// Whether errors can be measured: a folder of images, or shards, without another one has
+    /// nothing for it, while the other formats, and a set that is made, have samples of their own.
+    pub fn has_validation(&self) -> bool {
+        let has_one = match self.format {
+            DataFormat::ImageFolder => self.train.is_none(),
+            DataFormat::Tar => false,
+            _ => true,
+        };
+        has_one || self.validation.is_some()
+    }
+
     /// What the keys ask for.
     pub fn look(&self) -> Look {
         let plain = Look::default();

@@ -41,7 +41,7 @@ mod validation;
 pub mod variates;
 mod warm_up;
 
-pub use check::check_owners;
+pub use check::{check_measured, check_owners};
 pub use data::{
     BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
 };

@@ -99,6 +99,26 @@ fn a_look_at_a_start_that_would_be_refused_ends_as_the_start_does() {
 }
 
 #[test]
+fn nothing_to_measure_errors_on_is_found_before_there_is_a_run() {
+    let place = Place::new();
+    let before = tree(place.0.path());
+    let every = "evaluation.every=epoch";
+    for keys in [&[every, "--check"][..], &[every]] {
+        let refused = place.launch(&[], keys);
+        assert_eq!(refused.status.code(), Some(2), "{keys:?}: {}", said(&refused));
+        assert!(said(&refused).contains("(\"10%\")"), "{keys:?}: {}", said(&refused));
+        assert!(tree(place.0.path()) == before, "{keys:?}: something was left");
+    }
+    let set = format!("data.train={}", place.at("set").display());
+    let alone = ["train", "run.toml", "--run-dir", "run", "-s", every, "-s", &set];
+    let refused = kintsugi(place.0.path(), &alone);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(tree(place.0.path()) == before, "a rank left something");
+    let measured = place.launch(&[], &[every, "data.validation=20%"]);
+    assert_eq!(measured.status.code(), Some(0), "{}", said(&measured));
+}
+
+#[test]
 fn a_rank_that_does_not_fit_into_memory_is_found_before_it_starts() {
     // Its weights alone are more than any machine has.
     let large = ["model.width=64.0", "data.image_size=512"];

@@ -191,7 +191,9 @@ fn configuration_errors_exit_2_and_start_nothing() {
             ("model.name=nope", 2, "there is no model `nope`"),
             ("data.train=/no/such/folder", 3, "data.train = /no/such/folder: there is no such"),
         ] {
-            let output = kintsugi(&[command, &pictures, "-s", set, "--run-dir", &run_text]);
+            let never = "evaluation.every=never";
+            let words = [command, &pictures, "-s", set, "-s", never, "--run-dir", &run_text];
+            let output = kintsugi(&words);
             assert_eq!(output.status.code(), Some(code), "{command} {set}: {}", stderr(&output));
             assert!(stderr(&output).contains(expected), "{command} {set}: {}", stderr(&output));
             assert!(!run.exists(), "{command} {set} left {}", run.display());

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use kintsugi::config::identity::resolved_text;
 use kintsugi::config::parse::{self, Loaded};
-use kintsugi::config::{ColorJitter, Config, ConfigError, Crop};
+use kintsugi::config::{ColorJitter, Config, ConfigError, Crop, check_measured};
 use kintsugi::data::Normalization;
 use kintsugi::lab::experiment::file::{Changes, Experiment};
 use kintsugi::lab::memory::file::Study;
 
 const IMAGENET: Normalization = Normalization::IMAGENET;
+
+mod validation;
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -323,36 +325,6 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 }
 
 #[test]
-fn a_share_is_split_off_a_named_set_that_has_names() {
-    let (share, train) = ("data.validation=10%", "data.train=set");
-    let config = load(GOOD, &[share, train]).unwrap();
-    let text = kintsugi::config::identity::resolved_text(&config);
-    assert!(text.contains("validation = \"10%\""), "{text}");
-    let read: Config = toml::from_str(&text).unwrap();
-    assert_eq!(read.data, config.data);
-    assert!(load(GOOD, &[share, train, "data.format=tar"]).is_ok());
-    refused(GOOD, &[share], &["data.validation", "that data.train names"]);
-    refused(GOOD, &[share, train, "data.format=mnist"], &["a validation set of their own"]);
-    refused(GOOD, &["data.validation=60%", train], &["data.validation", "above 0 %, to 50 %"]);
-    // What belongs together is named by a regular expression.
-    let grouped = r#"data.validation={ share = "10%", group = '^(.*)_\d+' }"#;
-    let config = load(GOOD, &[grouped, train]).unwrap();
-    let written = config.data.validation.as_ref().unwrap();
-    assert_eq!(written.group().map(|group| group.text()), Some(r"^(.*)_\d+"));
-    let text = kintsugi::config::identity::resolved_text(&config);
-    assert_eq!(toml::from_str::<Config>(&text).unwrap().data, config.data, "{text}");
-    for (value, says) in [
-        (r#"{ share = "10%", group = "(" }"#, "group = \"(\" is no regular expression"),
-        (r#"{ share = "ten", group = "a" }"#, "share = \"ten\" is no share"),
-        (r#"{ share = "10%", groups = "a" }"#, "unknown field `groups`"),
-        (r#"{ share = "10%" }"#, "missing field `group`"),
-        ("7", "a path, a share such as"),
-    ] {
-        refused(GOOD, &[&format!("data.validation={value}"), train], &["data.validation", says]);
-    }
-}
-
-#[test]
 fn a_device_there_is_none_of_is_refused_and_says_what_to_write() {
     refused(GOOD, &["device.kind=npu"], &["device.kind", "`auto`, `cpu`, `cuda`"]);
     refused(GOOD, &["device.precision=f8"], &["device.precision", "`f32`, `tf32`, `bf16`"]);
@@ -422,7 +394,8 @@ fn every_configuration_of_the_repository_loads_and_says_why_it_exists() {
                 let given = path.parent().is_some_and(|folder| folder.ends_with("recipe"));
                 let given = given.then(|| "data.train=set".to_owned());
                 let given: Vec<String> = given.into_iter().collect();
-                parse::load(&path, &given).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                let config = parse::load(&path, &given).and_then(|c| check_measured(&c).and(Ok(c)));
+                config.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             }
         }
     }

@@ -227,7 +227,7 @@ fn a_folder_that_cannot_be_used_is_refused_by_name() {
     has(refusal(&folder(&train), Split::Train), &["train/cat", "no picture"]);
     fill(&train, "cat", &[("0.jpg", &jpeg(9, 9, false))]);
     has(refusal(&data, Split::Train), &["data.validation", "does not exist"]);
-    has(refusal(&folder(&train), Split::Validation), &["data.validation is not set"]);
+    has(refusal(&folder(&train), Split::Validation), &["data.validation is not set", "\"10%\""]);
     fill(&validation, "dog", &[("0.jpg", &jpeg(9, 9, false))]);
     for split in [Split::Train, Split::Validation] {
         has(refusal(&data, split), &["different class folders", "cat", "dog"]);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::config::{Config, DataFormat, Shown, parse};
+use crate::config::{Shown, parse};
 use crate::data::sampler::Order;
 use crate::data::sampler::composition::{Bundle, Composition, composition};
 use crate::data::set::open::open;
@@ -50,7 +50,7 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
     let made = || "(made)".to_owned();
     let train = config.data.train.as_deref().map_or_else(made, Shown::shown);
     let mut reports = vec![report(&set, Split::Train, train)?];
-    if has_validation(&config) {
+    if config.data.has_validation() {
         let set = open(&config.data, Split::Validation, config.run.seed)?;
         let validation = config.data.validation.as_ref().map_or_else(made, Shown::shown);
         reports.push(report(&set, Split::Validation, validation)?);
@@ -67,17 +67,6 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
         print_bundles(path, &bundles, source.classes());
     }
     Ok(ExitCode::from(if usable { 0 } else { DATA_ERROR }))
-}
-
-/// One folder of images, or of shards, without another one has no validation set.
-fn has_validation(config: &Config) -> bool {
-    let data = &config.data;
-    let has_one = match data.format {
-        DataFormat::ImageFolder => data.train.is_none(),
-        DataFormat::Tar => false,
-        _ => true,
-    };
-    has_one || data.validation.is_some()
 }
 
 fn print_bundles(config: &Path, shown: &Bundles, classes: &[String]) {

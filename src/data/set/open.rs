@@ -186,7 +186,8 @@ fn tar(
     if split == Split::Train {
         return Ok(train);
     }
-    let instead = ", or write evaluation.every = \"never\"";
+    let instead = ", or a share of data.train such as \"10%\", or write evaluation.every = \
+                   \"never\"";
     let path = data.validation.as_ref().and_then(Validation::place);
     let path = path.ok_or_else(|| lacks("data.validation", instead))?;
     let classes = Some(train.classes().len());
@@ -221,8 +222,9 @@ fn image_folder(
     let root = match split {
         Split::Train => train,
         Split::Validation => validation.ok_or_else(|| {
-            let text = "data.validation is not set: give the folder of validation images, or \
-                        write evaluation.every = \"never\"";
+            let text = "data.validation is not set: give the folder of validation images, or a \
+                        share of data.train such as \"10%\", or write evaluation.every = \
+                        \"never\"";
             DataError::Set(text.into())
         })?,
     };

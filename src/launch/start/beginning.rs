@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::mpi;
 
-use crate::config::{Config, Every, Recovery, Rung, paths};
+use crate::config::{Config, Every, Recovery, Rung, check_measured, paths};
 use crate::data::staging::apart;
 use crate::engine;
 use crate::launch::attempt::mpirun;
@@ -64,6 +64,7 @@ pub struct Begun {
 /// # Errors
 /// Something is missing, or contradicts.
 pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
+    check_measured(&config)?;
     let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
     let path = std::env::var_os("PATH");
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
