@@ -88,7 +88,7 @@ pub enum LaunchError {
     /// Another version of this program began the run: exit code 2.
     #[error(
         "{} was begun by another version, whose config.toml this one cannot read ({reason}); go on \
-         with that version, name another --run-dir, or start anew with --fresh",
+         with that version, or start anew: in another --run-dir, or by `launch --fresh`",
         path.shown()
     )]
     OtherVersion {
@@ -100,7 +100,7 @@ pub enum LaunchError {
     /// The run was started with another configuration.
     #[error(
         "{} was started with other values, which a run that goes on must keep:\n{changes}\n{}\
-         put them back, name another --run-dir, or start anew with --fresh",
+         put them back, or start anew: in another --run-dir, or by `launch --fresh`",
         path.shown(),
         changes.advice(path)
     )]

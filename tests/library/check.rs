@@ -99,6 +99,22 @@ fn a_look_at_a_start_that_would_be_refused_ends_as_the_start_does() {
 }
 
 #[test]
+fn what_a_rank_alone_is_advised_to_do_it_can_do() {
+    let place = Place::new();
+    let set = format!("data.train={}", place.at("set").display());
+    let train = |more: &[&str]| {
+        let words = ["train", "run.toml", "--run-dir", "solo", "-s", &set];
+        kintsugi(place.0.path(), &[&words[..], more].concat())
+    };
+    assert_eq!(train(&[]).status.code(), Some(0));
+    let refused = train(&["-s", "optimizer.learning_rate=0.3"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    // `train` itself has no --fresh.
+    let advice = "put them back, or start anew: in another --run-dir, or by `launch --fresh`";
+    assert!(said(&refused).contains(advice), "{}", said(&refused));
+}
+
+#[test]
 fn nothing_to_measure_errors_on_is_found_before_there_is_a_run() {
     let place = Place::new();
     let before = tree(place.0.path());

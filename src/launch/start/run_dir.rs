@@ -177,8 +177,8 @@ impl RunDir {
         Err(LaunchError::Refused {
             reason: format!(
                 "{said}: by its ledger {} is at step {}, in epoch {} (from 0), with {} samples, \
-                 beyond it: leave it at its length, start anew with --fresh, or name another \
-                 --run-dir",
+                 beyond it: leave it at its length, or start anew: in another --run-dir, or by \
+                 `launch --fresh`",
                 self.path.shown(),
                 line.step,
                 line.epoch,
@@ -192,7 +192,8 @@ impl RunDir {
         check_owners(config).map_err(|_| LaunchError::Refused {
             reason: format!(
                 "{} ranks x {} workers: {} was begun with {} owners and keeps them, and who has no \
-                 owner computes nothing; go on with fewer, or start anew with --fresh",
+                 owner computes nothing; go on with fewer, or start anew: in another --run-dir, or \
+                 by `launch --fresh`",
                 config.run.ranks,
                 config.train.workers,
                 self.path.shown(),
@@ -207,8 +208,8 @@ impl RunDir {
             return Ok(());
         }
         let reason = format!(
-            "{} was begun with plain sums, which are gone: start anew with --fresh, name \
-             another --run-dir, or go on with the release that began it",
+            "{} was begun with plain sums, which are gone: go on with the release that began it, \
+             or start anew: in another --run-dir, or by `launch --fresh`",
             self.path.shown()
         );
         Err(LaunchError::Refused { reason })
@@ -246,8 +247,8 @@ impl RunDir {
         {
             let reason = format!(
                 "model.name = {}: the file is not the one that {} was begun with, whose text is \
-                 model.text in its config.toml: put it back, start anew with --fresh, or name \
-                 another --run-dir",
+                 model.text in its config.toml: put it back, or start anew: in another --run-dir, \
+                 or by `launch --fresh`",
                 config.model.found_name().shown(),
                 self.path.shown()
             );
