@@ -99,6 +99,20 @@ fn a_look_at_a_start_that_would_be_refused_ends_as_the_start_does() {
 }
 
 #[test]
+fn a_batch_that_is_larger_than_the_set_is_told_once() {
+    let place = Place::new();
+    let words = "train.global_batch = 1000, and the training set has 20 samples: every step is a \
+                 whole epoch of 20";
+    for keys in [&["train.global_batch=1000", "--check"][..], &["train.global_batch=1000"]] {
+        let output = place.launch(&[], keys);
+        assert_eq!(output.status.code(), Some(0), "{keys:?}: {}", said(&output));
+        assert_eq!(said(&output).matches(words).count(), 1, "{keys:?}: {}", said(&output));
+    }
+    let whole = Place::new().launch(&[], &["train.global_batch=20", "--check"]);
+    assert!(!said(&whole).contains("whole epoch"), "{}", said(&whole));
+}
+
+#[test]
 fn what_a_rank_alone_is_advised_to_do_it_can_do() {
     let place = Place::new();
     let set = format!("data.train={}", place.at("set").display());

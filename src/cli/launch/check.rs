@@ -194,7 +194,7 @@ fn listed(config: &Config, sets: &Sets) -> Result<Finding, Refused> {
     };
     let validation = sets.validation.as_ref().map(|set| &*set.source);
     let each = train.remarks().iter().chain(validation.iter().flat_map(|set| set.remarks()));
-    let remarks = each.cloned().chain(set::remark(&**train, validation));
+    let remarks = each.cloned().chain(set::remark(&**train, validation)).chain(order.remark());
     Ok(graded("data", value, &remarks.collect::<Vec<_>>()))
 }
 

@@ -66,6 +66,16 @@ pub struct StepSpan {
     pub count: u64,
 }
 
+/// What is to be said where no step can have as many samples as were asked for.
+pub fn whole_epochs(global_batch: u64, samples: u64) -> Option<String> {
+    (global_batch > samples).then(|| {
+        format!(
+            "train.global_batch = {global_batch}, and the training set has {samples} samples: \
+             every step is a whole epoch of {samples}"
+        )
+    })
+}
+
 impl Order {
     /// The order that a run of this configuration takes a training set of so many samples in.
     pub fn of(config: &Config, samples: u64) -> Result<Order, DataError> {
@@ -109,6 +119,11 @@ impl Order {
             )));
         }
         Ok(Order { bundling, ..self })
+    }
+
+    /// What is to be said of a batch that is larger than the set.
+    pub fn remark(&self) -> Option<String> {
+        whole_epochs(self.global_batch, self.samples)
     }
 
     /// Steps of one epoch, the short last one included.
@@ -215,6 +230,15 @@ mod tests {
                 order.and_then(|order| order.bundled(bundling)).expect("within the limits")
             },
         )
+    }
+
+    #[test]
+    fn a_batch_of_more_than_there_is_is_told_with_what_each_step_has() {
+        let order = |batch| Order::new(300, 1, 1, batch).unwrap();
+        assert_eq!(order(300).remark(), None);
+        let told = order(1000).remark().expect("larger than the set");
+        assert!(told.contains("= 1000") && told.contains("a whole epoch of 300"), "{told}");
+        assert_eq!(order(1000).steps_per_epoch(), 1);
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use kintsugi_ffi::os;
 
 use crate::cluster::guard::ends::{self, End};
 use crate::config::Shown;
+use crate::data::sampler::whole_epochs;
 use crate::launch::ending::quote;
 use crate::launch::ending::verdict::History;
 use crate::launch::nodes::spreading::Spreading;
@@ -98,7 +99,9 @@ impl<'a> Record<'a> {
             alive |= self.history.on(&event);
             self.spreading.on(&event);
             (self.show)(&event);
+            let remark = remark_on_start(&event, self.job.config.train.global_batch);
             self.last = Some(event);
+            remark.iter().for_each(|text| self.warn(text));
         }
         alive
     }
@@ -233,6 +236,17 @@ impl<'a> Record<'a> {
         self.events.write(event).map_err(io_error("ending the event log"))?;
         self.follow();
         Ok(())
+    }
+}
+
+/// What is to be said of a batch once the ranks have told how large their set is: of a run that
+/// begins, once.
+fn remark_on_start(event: &Event, global_batch: u64) -> Option<String> {
+    match &event.kind {
+        Kind::RunStart { train_samples, .. } if event.attempt == 1 && event.step == 0 => {
+            whole_epochs(global_batch, *train_samples)
+        }
+        _ => None,
     }
 }
 
