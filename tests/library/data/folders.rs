@@ -95,7 +95,11 @@ fn what_is_not_read_is_counted_by_ending() {
     fill(root.path(), "c", &[("0.avif", b"x")]);
     let text = refusal(&folder(root.path()), Split::Train);
     assert!(text.contains("/c holds no picture (read are .jpg"), "{text}");
-    assert!(text.contains("1 .avif"), "{text}");
+    // Of that class alone.
+    assert!(text.contains(" not 1 .avif)"), "{text}");
+    fs::remove_file(root.path().join("c/0.avif")).expect("removed");
+    let text = refusal(&folder(root.path()), Split::Train);
+    assert!(text.contains("/c holds no picture") && !text.contains(".heic"), "{text}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ struct Walk<'a> {
     listed: HashMap<FolderId, io::Result<Listed>>,
     /// Folders that are read, or that hold the set.
     met: HashMap<FolderId, PathBuf>,
+    /// Of the class at hand.
     left: Leftovers,
     builder: Builder,
     hash: Xxh3,
@@ -50,7 +51,7 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         store,
         listed: crawl(store, starts, &met),
         met,
-        left,
+        left: Leftovers::default(),
         builder: Builder::default(),
         hash: Xxh3::new(),
         folders: vec![(root.to_owned(), changed_ns)],
@@ -64,6 +65,7 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         if walk.builder.count() == first {
             return Err(walk.empty(&folder, key));
         }
+        left.add(std::mem::take(&mut walk.left));
         firsts.push((PathBuf::from(&class.folder), first));
     }
     let about = About {
@@ -71,7 +73,7 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         folders: walk.folders,
         classes: firsts,
         fingerprint: walk.hash.digest(),
-        remarks: walk.left.remarks(key),
+        remarks: left.remarks(key),
         dangling: walk.dangling,
     };
     Ok(walk.builder.finish(about))
