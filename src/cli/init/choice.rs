@@ -132,10 +132,13 @@ impl Choice {
         let ranks = EVEN.into_iter().find(|ranks| *ranks <= machinery.processors);
         choice.share_out(machinery.ranks.unwrap_or_else(|| ranks.unwrap_or(1)), samples);
         if machinery.ranks.is_none() {
-            while u64::from(choice.owners) * 2 > samples && choice.fewer_ranks() {
+            while choice.batch > samples && choice.fewer_ranks() {
                 choice.share_out(choice.ranks, samples);
             }
         }
+        // A set that is smaller still gives each owner what there is.
+        let each = (samples / u64::from(choice.owners)).max(1);
+        choice.batch = choice.batch.min(u64::from(choice.owners) * each);
         choice
     }
 
@@ -290,10 +293,27 @@ mod tests {
                     assert_eq!(config.train.global_batch % u64::from(owners), 0, "{chosen:?}");
                     if ranks.is_none() {
                         assert!(config.run.ranks <= processors, "{chosen:?}");
-                        assert!(u64::from(owners) * 2 <= samples.max(2), "{chosen:?}");
+                        assert!(config.train.global_batch <= samples, "{chosen:?}");
                     }
                     assert_eq!(config.run.name, "a \"name\"");
                     assert_eq!(config, chosen.config().unwrap());
+                }
+            }
+        }
+    }
+
+    /// `launch` refuses a batch that is larger than the set, and nobody chose this one.
+    #[test]
+    fn no_step_has_more_pictures_than_there_are() {
+        let asked = [None, Some(1), Some(2), Some(5), Some(24)];
+        for samples in 1..=200 {
+            for processors in [1, 2, 4, 6, 12, 64, 256] {
+                for ranks in asked {
+                    let chosen = choice(samples, 100, processors, ranks);
+                    // Every rank that was asked for needs a picture.
+                    let least = u64::from(ranks.unwrap_or(1));
+                    assert!(chosen.batch <= samples.max(least), "of {samples}: {chosen:?}");
+                    assert_eq!(chosen.batch % u64::from(chosen.owners), 0, "{chosen:?}");
                 }
             }
         }
