@@ -299,6 +299,7 @@ fn a_folder_becomes_a_file_that_runs_as_it_is() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "it is not written over");
     let launch = kintsugi(&home, &["launch", "set.toml", "-n", "1", "-s", "train.epochs=2"]);
     assert_eq!(launch.status.code(), Some(0), "{}", said(&launch));
+    assert!(!said(&launch).contains("has no effect"), "no try of warm-up alone: {}", said(&launch));
     assert_eq!(kintsugi(&home, &["init", "../set", "--force"]).status.code(), Some(0));
 }
 

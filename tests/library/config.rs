@@ -402,6 +402,20 @@ fn every_configuration_of_the_repository_loads_and_says_why_it_exists() {
     assert!(seen >= 4, "only {seen} configurations found");
 }
 
+/// A rate that only rises tells nothing of a file.
+#[test]
+fn the_readmes_file_and_its_short_try_are_as_they_are_told() {
+    let readme = include_str!("../../README.md");
+    let (_, text) = readme.split_once("```toml\n").unwrap();
+    let (_folder, path) = file(text.split_once("```").unwrap().0);
+    let (_, short) = readme.split_once("A short try: `-s ").unwrap();
+    let short = short.split_once('`').unwrap().0.to_owned();
+    for keys in [&[][..], &[short]] {
+        let loaded = parse::loaded(&path, keys).unwrap();
+        assert!(loaded.remarks.is_empty(), "{keys:?}: {:?}", loaded.remarks);
+    }
+}
+
 #[test]
 fn every_run_of_the_repositorys_experiments_has_keys_that_do_something() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/experiment");

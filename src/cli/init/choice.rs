@@ -216,7 +216,7 @@ impl Choice {
             (always("\n[optimizer]\nlearning_rate = 0.05".into()), ""),
             (always("weight_decay = 5e-4".into()), ""),
             (always("\n[schedule]\nkind = \"cosine\"".into()), "down to nothing at the end"),
-            (always("warm_up = \"1epochs\"".into()), ""),
+            (always("warm_up = \"1epochs\"".into()), "a short try has more: -s train.epochs=2"),
             (always("reference_batch = 96".into()), "of which the rate is meant"),
         ];
         let kept = lines.into_iter().filter_map(|(line, said)| line.map(|line| (line, said)));
