@@ -15,7 +15,19 @@ const KEYS: &[(&str, &[&str])] = &[
     ("data.mixup_alpha", &["mixup"]),
     ("data.prefetch", &["prefetch_factor"]),
     ("data.train", &["data_dir", "data_path", "dataset_dir", "train_dir", "root", "train_data"]),
-    ("data.validation", &["val", "val_dir", "valid_dir", "validation_dir", "val_data", "test_dir"]),
+    (
+        "data.validation",
+        &[
+            "val",
+            "val_dir",
+            "valid_dir",
+            "validation_dir",
+            "val_data",
+            "test_dir",
+            "val_split",
+            "validation_split",
+        ],
+    ),
     ("device.kind", &["gpu", "gpus", "cuda", "accelerator", "use_cuda"]),
     ("device.precision", &["amp", "fp16", "bf16", "half", "mixed_precision", "dtype"]),
     ("evaluation.batch", &["eval_batch_size", "val_batch_size", "test_batch_size"]),
@@ -87,6 +99,16 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "there is none: `kintsugi launch -n RANKS` starts the ranks under MPI",
     ),
     (
+        &["nnodes", "num_nodes", "n_nodes", "nodes"],
+        "nothing has to be set: SLURM's allocation says which nodes, and `run.ranks`, or -n of \
+         `kintsugi launch`, how many ranks there are on all of them",
+    ),
+    (
+        &["devices", "num_devices", "gpus_per_node"],
+        "there is none: with `device.kind` = \"cuda\" each of the `train.workers` of each of the \
+         `run.ranks` computes on a card",
+    ),
+    (
         &["deterministic", "benchmark", "cudnn_benchmark"],
         "there is none: with the synchronous exchange a run always has the same bits",
     ),
@@ -155,6 +177,9 @@ mod tests {
     fn a_flag_is_read_as_a_name() {
         assert_eq!(key("--Batch-Size"), Some("train.global_batch"));
         assert!(instead("resume").unwrap().contains("kintsugi launch"));
+        assert_eq!(key("val_split"), Some("data.validation"));
+        assert!(instead("nnodes").unwrap().contains("SLURM"));
+        assert!(instead("devices").unwrap().contains("`train.workers`"));
         assert_eq!((key("seeds"), instead("seeds")), (None, None));
     }
 }

@@ -158,12 +158,8 @@ fn kind(key: &str) -> String {
 
 /// The choices that a refusal names.
 fn choices(refusal: &str) -> Option<String> {
-    let (_, listed) = refusal.split_once("expected one of ").or_else(|| {
-        let (_, listed) = refusal.split_once("expected ")?;
-        listed.starts_with('`').then_some(("", listed))
-    })?;
-    let names: Vec<String> =
-        listed.split('`').skip(1).step_by(2).map(|name| format!("\"{name}\"")).collect();
+    let names = parse::choices(refusal);
+    let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     (!names.is_empty()).then(|| names.join(", "))
 }
 

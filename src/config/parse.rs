@@ -271,9 +271,24 @@ fn no_section(section: &str, value: &Value) -> ConfigError {
 /// Tries one key alone: all others have defaults.
 fn check_value(section: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
     let Some(reason) = refusal_of(&format!("{section}.{key}"), value) else { return Ok(()) };
-    let example = format!("{section}.{key} = {}", example_value(section, key, &reason));
+    let meant = value.as_str().and_then(|typed| nearest_choice(typed, &reason));
+    let example = meant.unwrap_or_else(|| example_value(section, key, &reason));
+    let example = format!("{section}.{key} = {example}");
     let key = format!("{section}.{key}");
     Err(ConfigError::BadValue { key, value: value.to_string(), reason, example })
+}
+
+/// Of the choices that a refusal lists, the one that was meant: `adam` is `adamw`.
+fn nearest_choice(typed: &str, refusal: &str) -> Option<String> {
+    keys::nearest(typed, choices(refusal)).map(|meant| format!("{meant:?}"))
+}
+
+/// What a refusal says may be written, where that are names.
+pub(super) fn choices(refusal: &str) -> Vec<&str> {
+    let many = refusal.split_once("expected one of ").map(|(_, listed)| listed);
+    let few = || refusal.split_once("expected ").map(|(_, listed)| listed);
+    let listed = many.or_else(few).filter(|listed| listed.starts_with('`'));
+    listed.map_or(Vec::new(), |listed| listed.split('`').skip(1).step_by(2).collect())
 }
 
 /// Why the schema takes no such value of a key alone.

@@ -165,6 +165,13 @@ fn wrong_types_say_key_value_and_what_to_write() {
     refused(GOOD, &["recovery.time_limit=30x"], &["30x", "\"2h\""]);
     refused(GOOD, &["data.format=jpeg"], &["data.format", "jpeg", "image_folder"]);
     refused(GOOD, &["data.augment=maybe"], &["true or false"]);
+    // As somebody calls it elsewhere, or types it.
+    for (typed, meant) in [
+        ("optimizer.name=adam", "optimizer.name = \"adamw\""),
+        ("schedule.kind=cosin", "schedule.kind = \"cosine\""),
+    ] {
+        refused(GOOD, &[typed], &[&format!("write for example {meant}")]);
+    }
     refused("train = 3\n", &[], &["train", "[train]"]);
     let kind = "faults.plan=[{kind=\"explode\", step=4}]";
     refused(GOOD, &[kind], &["faults.plan[0]", "explode", "kill"]);
