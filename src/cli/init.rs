@@ -54,6 +54,9 @@ const LOOK_MAX: Duration = Duration::from_secs(60);
 /// Names of the two folders of a set that is split already.
 const TRAIN: [&str; 2] = ["train", "training"];
 const VALIDATION: [&str; 4] = ["val", "validation", "valid", "test"];
+/// For whoever has the labels elsewhere.
+const LABELS: &str = "Labels in a CSV file are not read: pictures go into one folder for each \
+                      class (src/data/README.md sorts them so)";
 /// Unreadable pictures that are named.
 const NAMED: usize = 3;
 /// Seeds what is opened; it shows in nothing.
@@ -93,6 +96,10 @@ fn init(args: &Args) -> Result<(), Refused> {
     let root = args.folder.canonicalize().map_err(|error| {
         Refused(DATA_ERROR, format!("{}: {error}: name a folder", args.folder.shown()))
     })?;
+    if !is_folder(&root).map_err(|error| Refused(DATA_ERROR, error.to_string()))? {
+        let text = format!("{} is a file: name the folder of pictures. {LABELS}", root.shown());
+        return Err(Refused(DATA_ERROR, text));
+    }
     let name = name_of(&root);
     let output = args.output.clone().unwrap_or_else(|| format!("{name}.toml").into());
     if output.exists() && !args.force {
@@ -162,7 +169,7 @@ fn look(data: &Data, set: &DataSet) -> Result<Seen, Refused> {
     if let [only] = classes.as_slice() {
         let text = format!(
             "{}: all {} pictures are of one class ({}): a classifier needs two at least, each with \
-             a folder of its own",
+             a folder of its own. {LABELS}",
             data.train.as_deref().map(Path::shown).unwrap_or_default(),
             only.samples,
             only.name.shown()

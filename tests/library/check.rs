@@ -12,6 +12,8 @@ use kintsugi_ffi::process;
 
 use crate::tree::tree;
 
+mod labels;
+
 /// Twenty pictures in two classes, of which so many are none.
 fn pictures(folder: &Path, bad: u32) {
     for index in 0..20_u32 {
@@ -391,6 +393,9 @@ fn what_is_no_set_is_refused_and_nothing_written() {
         (&["init", "nowhere"][..], 3, "nowhere"),
         (&["init", "empty"], 3, "empty"),
         (&["init", "one"], 3, "one class"),
+        (&["init", "one"], 3, "Labels in a CSV file are not read"),
+        (&["init", "run.toml"], 3, "run.toml is a file: name the folder of pictures. Labels in a"),
+        (&["init", "one/odd"], 3, "labels in a CSV file are not read"),
         (&["init", "unreadable"], 3, "none of 2 pictures can be decoded"),
         (&["init", "one", "--output", "run.toml"], 2, "--force"),
     ] {

@@ -84,7 +84,9 @@ pub fn classes(
         SPLIT_NAMES.iter().any(|name| class.folder.eq_ignore_ascii_case(OsStr::new(name)))
     };
     if classes.is_empty() {
-        return refuse(" holds no class folders; image_folder needs one folder per class".into());
+        let text = " holds no class folders; image_folder needs one folder per class (labels in a \
+                    CSV file are not read: src/data/README.md sorts pictures by one)";
+        return refuse(text.into());
     }
     if classes.iter().all(is_split) {
         let names = classes.iter().map(Class::name).collect::<Vec<_>>().join(", ");
