@@ -134,13 +134,13 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             print("this run is complete (--fresh starts it anew)");
             let other = beside::other_data(job.run.path(), &job.config);
             other.iter().for_each(|text| say!("warning: {text}"));
-            print_end(&result, &job.run, args.json);
+            print_end(&result, &job.run, args);
             Ok(result.status)
         }
         Claimed::Ours(lock, before) => {
             remarks.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
             let result = supervise(&job, lock, &before, limits, stops)?;
-            print_end(&result, &job.run, args.json);
+            print_end(&result, &job.run, args);
             Ok(result.status)
         }
     }
@@ -182,7 +182,11 @@ fn refuse_extension(args: &Args) -> Result<(), LaunchError> {
 
 /// Of a run that begins although another one is there that may be meant, whose place nobody named.
 fn note(args: &Args, job: &Job, owners: Owners) -> Option<String> {
-    if args.run_dir.is_some() || args.extend.is_some() || run_folder::find(job.run.path()).is_ok() {
+    if args.run_dir.is_some()
+        || args.extend.is_some()
+        || args.fresh
+        || run_folder::find(job.run.path()).is_ok()
+    {
         return None;
     }
     Some(match beside::beside(job.run.path(), &job.config, owners)? {
@@ -266,9 +270,9 @@ fn write_pages(run: &RunDir, metrics: &mut Metrics) {
     }
 }
 
-fn print_end(result: &RunResult, run: &RunDir, form: Form) {
-    print(&match form {
-        Form::Table => summary(result, run),
+fn print_end(result: &RunResult, run: &RunDir, args: &Args) {
+    print(&match args.json {
+        Form::Table => summary(result, run, past(args)),
         Form::Json => {
             let ended = Ended { run: run.path().shown(), result };
             serde_json::to_string(&ended).expect("a result is plain data")
@@ -277,7 +281,7 @@ fn print_end(result: &RunResult, run: &RunDir, form: Form) {
 }
 
 /// What stdout says of a run that has ended.
-fn summary(result: &RunResult, run: &RunDir) -> String {
+fn summary(result: &RunResult, run: &RunDir, past: Past) -> String {
     let mut lines = vec![
         format!("{}: {}", name_of(&result.status), result.reason),
         format!(
@@ -289,8 +293,10 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
             100.0 * result.goodput
         ),
     ];
-    if result.status == Status::Interrupted {
-        lines.push("the same command goes on with it".into());
+    let is_said = result.reason.contains("the same command");
+    if result.status == Status::Interrupted && !is_said {
+        let fresh = if past == Past::MovesAside { ", without --fresh," } else { "" };
+        lines.push(format!("the same command{fresh} goes on with it"));
     }
     if let Some(validation) = result.validation {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);

@@ -14,7 +14,7 @@ use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 
 use super::attempt::Attempt;
-use super::ending::verdict::{self, Ending, History, Next};
+use super::ending::verdict::{self, Awaited, Ending, History, Next};
 use super::nodes::ClusterNodes;
 use super::nodes::connections::Loss;
 use super::start::job::Job;
@@ -435,8 +435,8 @@ impl Supervisor<'_> {
         let end = Instant::now() + patience;
         let mut asked = None;
         while attempt.poll()?.is_none() && Instant::now() < end {
-            let started = self.record.history.committing();
-            if !started && attempt.started().elapsed() > self.job.config.recovery.start_limit.0 {
+            let starts = matches!(self.record.history.awaited(), Awaited::FirstStep);
+            if starts && attempt.started().elapsed() > self.job.config.recovery.start_limit.0 {
                 break;
             }
             // Again for ranks that could not hear it yet.

@@ -9,6 +9,9 @@ use crate::run_folder;
 
 use super::run_dir::{Found, Owners, RunDir};
 
+/// What says which pictures a run is of.
+const NAMES_OF_DATA: [&str; 3] = ["data.format", "data.train", "data.validation"];
+
 /// A run of the same name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Beside {
@@ -21,10 +24,10 @@ pub enum Beside {
 /// The one beside `folder` that is nearest to going on with this configuration.
 pub fn beside(folder: &Path, config: &Config, owners: Owners) -> Option<Beside> {
     let begins = format!("{}-", config.run.name);
+    let is_hash = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_named_so = |path: &PathBuf| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with(&begins))
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.strip_prefix(&begins)).is_some_and(is_hash)
     };
     let beside = run_folder::below(folder.parent()?).unwrap_or_default();
     let others = beside.into_iter().filter(|path| is_named_so(path) && path != folder);
@@ -37,11 +40,13 @@ pub fn beside(folder: &Path, config: &Config, owners: Owners) -> Option<Beside> 
 fn of(path: PathBuf, config: &Config, owners: Owners) -> Option<Beside> {
     let mut asked = config.clone();
     match RunDir::at(&path).ok()?.inspect(&mut asked, owners) {
+        // Who went on with one that is being trained would stop it.
+        Ok(Found::Unfinished) if run_folder::is_supervised(&path) => None,
         Ok(Found::Unfinished) => {
             let old = parse::read(&path.join("config.toml"), &[]).ok()?;
             let keys = identity::different_keys(&old, &asked);
             // Of other data it is another run, though the same pictures may have moved.
-            let same_data = !keys.iter().any(|key| key.starts_with("data."));
+            let same_data = !keys.iter().any(|key| NAMES_OF_DATA.contains(&key.as_str()));
             same_data.then(|| Beside::Unfinished(path, keys.join(", ")))
         }
         Err(LaunchError::Changed { changes, .. }) => {
@@ -53,10 +58,9 @@ fn of(path: PathBuf, config: &Config, owners: Owners) -> Option<Beside> {
 
 /// What the complete run in `folder` was trained on, where other data are asked for.
 pub fn other_data(folder: &Path, config: &Config) -> Option<String> {
-    const NAMES: [&str; 3] = ["data.format", "data.train", "data.validation"];
     let old = parse::read(&folder.join("config.toml"), &[]).ok()?;
     let mut keys = identity::different_keys(&old, config);
-    keys.retain(|key| NAMES.contains(&key.as_str()));
+    keys.retain(|key| NAMES_OF_DATA.contains(&key.as_str()));
     let of = |data: &Option<PathBuf>| data.as_ref().map(|path| path.shown().to_string());
     let trained = of(&old.data.train).unwrap_or_else(|| "the set that is made".into());
     (!keys.is_empty()).then(|| {
@@ -108,6 +112,16 @@ mod tests {
         asked.data.train = Some("elsewhere".into());
         assert_eq!(beside(&own, &asked, owners), None, "of other data");
         asked.data.train = None;
+        asked.data.prefetch = 1;
+        assert!(beside(&own, &asked, owners).is_some(), "the same pictures, read otherwise");
+        asked.data.prefetch = config().data.prefetch;
+        let lock = std::fs::File::create(path.join("lock")).unwrap();
+        lock.lock().unwrap();
+        assert_eq!(beside(&own, &asked, owners), None, "it is trained now");
+        lock.unlock().unwrap();
+        asked.run.name = "ru".into();
+        assert_eq!(beside(&own, &asked, owners), None, "another name");
+        asked.run.name = config().run.name;
         let ended = from_nothing("run-00000000", 1, Status::Completed, "all steps are committed");
         std::fs::write(path.join("result.json"), serde_json::to_vec(&ended).unwrap()).unwrap();
         assert_eq!(beside(&own, &asked, owners), None, "there is nothing to go on with");

@@ -82,8 +82,12 @@ impl Snapshot {
                 TensorKind::Statistic => (&self.statistics, self.layout.parameters),
                 TensorKind::Weight | TensorKind::Bias => (&self.parameters, 0),
             };
-            if let Some(what) = tensor.unsound(&values[own.clone()]) {
-                return Some(format!("{name} holds {what}"));
+            let values = &values[own.clone()];
+            match tensor.unsound(values) {
+                // An earlier release's asynchronous runs have variances below 0.
+                Some(_) if tensor.is_variance() && are_below(values, f32::INFINITY) => {}
+                Some(what) => return Some(format!("{name} holds {what}")),
+                None => {}
             }
             // Nothing where a part has no such tensors.
             let of = |part: &[f32]| {

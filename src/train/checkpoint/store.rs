@@ -39,6 +39,34 @@ pub struct WriterReport {
     pub verify_seconds: f64,
     /// Published, or why not.
     pub result: Result<(), CheckpointError>,
+    /// What was removed to make room for it.
+    pub gave_way: Vec<String>,
+}
+
+impl WriterReport {
+    /// Of one that has not been begun.
+    pub fn of(step: u64, result: Result<(), CheckpointError>) -> Self {
+        let (write_seconds, verify_seconds, gave_way) = (0.0, 0.0, Vec::new());
+        Self {
+            name: name_of(step),
+            step,
+            bytes: 0,
+            write_seconds,
+            verify_seconds,
+            result,
+            gave_way,
+        }
+    }
+
+    /// What is to be said of it.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let step = self.step;
+        let way = self.gave_way.iter().map(move |name| {
+            format!("no room for the checkpoint of step {step}: {name} was removed for it")
+        });
+        let failed = self.result.as_ref().err();
+        way.chain(failed.map(move |error| format!("no checkpoint at step {step}: {error}")))
+    }
 }
 
 const TEMPORARY: &str = ".tmp-";
@@ -46,6 +74,8 @@ const TEMPORARY: &str = ".tmp-";
 const WHY: &str = "WHY.txt";
 /// Marked ones that stay for inspection.
 const BAD_KEPT_MAX: usize = 2;
+/// How many give way to one that there is no room for: the marked ones, and one more.
+const GIVE_WAY_MAX: usize = BAD_KEPT_MAX + 1;
 
 /// What goes, now that `written` is published and verified: `(delete, mark as bad)`. Later steps
 /// belong to a past that a rollback left behind. Those of steps `best` stay. Pure.
@@ -69,8 +99,7 @@ pub fn retention(
 
 /// Writes one checkpoint, verifies it, publishes it if this is `still_current`ly the run's attempt,
 /// and retires what `keep` no longer covers. On failure nothing is left behind and nothing older
-/// is touched; but where there is no room for it those go that are neither the newest nor the best,
-/// and it is tried once more: an older one is worth less than this.
+/// is touched; but where there is no room for it an older one gives way, which is worth less.
 pub fn write(
     storage: &dyn Storage,
     snapshot: &Snapshot,
@@ -79,15 +108,19 @@ pub fn write(
     clock: &dyn Clock,
 ) -> WriterReport {
     let step = snapshot.state.step;
-    let (name, result) = (name_of(step), Ok(()));
-    let mut report =
-        WriterReport { name, step, bytes: 0, write_seconds: 0.0, verify_seconds: 0.0, result };
+    let mut report = WriterReport::of(step, Ok(()));
     // Its own may not be named yet.
     let best = snapshot.state.improvement.best.map(|best| best.step);
     report.result = make(storage, snapshot, still_current, clock, &mut report);
-    if report.result.as_ref().is_err_and(CheckpointError::is_without_room)
-        && make_room(storage, step, best)
-    {
+    for _ in 0..GIVE_WAY_MAX {
+        let without_room = report.result.as_ref().is_err_and(CheckpointError::is_without_room);
+        // One that went and did not help is enough.
+        let in_vain = report.gave_way.last().is_some_and(|name| !name.ends_with(BAD));
+        if in_vain || !(without_room && still_current()) {
+            break;
+        }
+        let Some(gone) = give_way(storage, step, best) else { break };
+        report.gave_way.push(gone);
         report.result = make(storage, snapshot, still_current, clock, &mut report);
     }
     if report.result.is_ok() {
@@ -127,22 +160,22 @@ fn make(
     made
 }
 
-/// Whether anything went for the one that is to be of step `written`.
-fn make_room(storage: &dyn Storage, written: u64, best: Option<u64>) -> bool {
-    let count = || published(storage).map_or(0, |found| found.len());
-    let (before, newest) = (count(), newest_step(storage));
-    let Some(newest) = newest.filter(|newest| *newest < written && before > 1) else {
-        return false;
-    };
-    retire(storage, newest, 1, best);
-    let gone = before.saturating_sub(count());
-    if gone > 0 {
-        act_on(&format!(
-            "no room for the checkpoint of step {written}: {gone} older went before \
-             checkpoint.keep would have it, and it is written again"
-        ));
-    }
-    gone > 0
+/// Removes what is worth less than the one that is to be of step `written`: a marked one, else the
+/// oldest. The newest and the best never go. Its name; `None`: there is nothing.
+fn give_way(storage: &dyn Storage, written: u64, best: Option<u64>) -> Option<String> {
+    let folder = Path::new(FOLDER);
+    let (names, kept) = (storage.list(folder).ok()?, best::read(storage).ok()?);
+    let best: Vec<u64> = kept.into_iter().flat_map(Kept::steps).chain(best).collect();
+    let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
+    steps.retain(|step| *step <= written);
+    steps.sort_unstable();
+    // Without one, what is marked is all that says that there were any.
+    steps.pop()?;
+    let marked = names.iter().filter(|name| name.ends_with(BAD)).min().cloned();
+    let oldest = || steps.into_iter().find(|step| !best.contains(step)).map(name_of);
+    let name = marked.or_else(oldest)?;
+    discard(storage, &name);
+    storage.list(folder).is_ok_and(|left| !left.contains(&name)).then_some(name)
 }
 
 fn write_files(

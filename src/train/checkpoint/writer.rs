@@ -94,21 +94,12 @@ impl Shared {
         if state.gone || state.queued.is_some() {
             let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
             let error = if state.gone {
-                CheckpointError::WriterGone(name.clone())
+                CheckpointError::WriterGone(name)
             } else {
-                CheckpointError::Busy(name.clone())
+                CheckpointError::Busy(name)
             };
             state.take_back(buffers_of(snapshot));
-            let (write_seconds, verify_seconds) = (0.0, 0.0);
-            let result = Err(error);
-            state.report(WriterReport {
-                name,
-                step,
-                bytes: 0,
-                write_seconds,
-                verify_seconds,
-                result,
-            });
+            state.report(WriterReport::of(step, Err(error)));
             return;
         }
         state.queued = Some(snapshot);

@@ -288,6 +288,10 @@ impl Keeper {
         for done in writer.poll() {
             let at = self.stalls.iter().position(|stall| stall.step == done.step);
             let Stall { stall, copy, .. } = at.map(|at| self.stalls.remove(at)).unwrap_or_default();
+            for message in done.warnings() {
+                tracing::warn!("{message}");
+                journal.event(place, Kind::Warning { message });
+            }
             match done.result {
                 Ok(()) => {
                     self.published = Some(done.step);
@@ -304,12 +308,7 @@ impl Keeper {
                     };
                     journal.event(place, kind);
                 }
-                Err(error) => {
-                    let message = format!("no checkpoint at step {}: {error}", done.step);
-                    self.unwritten = Some(error.to_string());
-                    tracing::warn!("{message}");
-                    journal.event(place, Kind::Warning { message });
-                }
+                Err(error) => self.unwritten = Some(error.to_string()),
             }
         }
     }

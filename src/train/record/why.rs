@@ -55,7 +55,7 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
             _ => "all steps are committed".to_string(),
         };
         return match position.steps_without_update() {
-            0 => ended,
+            0 | 1 => ended,
             steps => format!(
                 "{ended}, but the last ones ({steps}) changed no weight, since {NO_UPDATE}: the \
                  run seems to have diverged; lower optimizer.learning_rate"

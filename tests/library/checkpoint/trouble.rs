@@ -80,8 +80,16 @@ fn s5_a_full_disk_says_what_to_change() {
     assert_eq!(names(&storage), Vec::<String>::new());
 }
 
+/// What becomes of the room of what is removed.
+#[derive(Clone, Copy, PartialEq)]
+enum Removed {
+    GivesRoom,
+    /// Others take it at once.
+    GivesNone,
+}
+
 /// A storage with room for so many checkpoints: a write fails while as many are named.
-fn small(room: usize) -> MemoryStorage {
+fn small(room: usize, removed: Removed) -> MemoryStorage {
     let held = Arc::new(AtomicUsize::new(0));
     MemoryStorage::with_faults(move |operation: Operation, path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -93,7 +101,7 @@ fn small(room: usize) -> MemoryStorage {
             Operation::Rename if name.contains(".tmp-") => {
                 held.fetch_add(1, Ordering::Relaxed);
             }
-            Operation::Rename => {
+            Operation::Rename if removed == Removed::GivesRoom => {
                 held.fetch_sub(1, Ordering::Relaxed);
             }
             _ => {}
@@ -104,16 +112,24 @@ fn small(room: usize) -> MemoryStorage {
 
 #[test]
 fn s5_without_room_for_one_more_an_older_one_goes_first_and_the_newest_never() {
-    let storage = small(2);
-    for step in 1..=5 {
-        write_keeping(&storage, step, 2).result.unwrap();
+    let storage = small(3, Removed::GivesRoom);
+    for step in 1..=6 {
+        let report = write_keeping(&storage, step, 9);
+        report.result.unwrap();
+        assert_eq!(report.gave_way.len(), usize::from(step > 3), "no more than there has to be");
     }
-    assert_eq!(names(&storage), ["step-00000004", "step-00000005"]);
-    let storage = small(1);
-    write_keeping(&storage, 1, 2).result.unwrap();
-    let error = write_keeping(&storage, 2, 2).result.unwrap_err();
-    assert!(error.is_without_room(), "{error}");
-    assert_eq!(names(&storage), ["step-00000001"]);
+    assert_eq!(names(&storage), ["step-00000004", "step-00000005", "step-00000006"]);
+    let storage = small(3, Removed::GivesNone);
+    for step in 1..=3 {
+        write_keeping(&storage, step, 9).result.unwrap();
+    }
+    let report = write_keeping(&storage, 4, 9);
+    assert!(report.warnings().any(|text| text.contains("step-00000001 was removed")), "{report:?}");
+    for step in 5..=8 {
+        let error = write_keeping(&storage, step, 9).result.unwrap_err();
+        assert!(error.is_without_room(), "{error}");
+    }
+    assert_eq!(names(&storage), ["step-00000003"]);
 }
 
 #[test]

@@ -97,10 +97,14 @@ fn read<'t, 'a: 't>(
         if let Some(wrong) = spec.unsound(values) {
             return Err(TensorError::Refused(format!(
                 "{} holds {wrong}: a network with it computes no numbers; take an earlier file, or \
-                 write this one again after weights[{:?}].nan_to_num_(){} in Python",
+                 write this one again after weights[{:?}].nan_to_num_(0, 0, 0){} in Python",
                 spec.name.shown(),
                 tensor.name,
-                if spec.name.ends_with("running_var") { ".clamp_(min=0)" } else { "" }
+                if spec.name.ends_with("running_var") {
+                    ".clamp_(min=0)"
+                } else {
+                    ".clamp_(-1e12, 1e12)"
+                }
             )));
         }
         if tensor.element != Element::F32 {
