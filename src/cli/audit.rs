@@ -77,7 +77,7 @@ fn audit(folder: &Path) -> io::Result<Findings> {
     let events_path = folder.join(EVENTS_FILE);
     let result = read_result(folder)?;
     let events = events_of(folder, result.as_ref())?;
-    if let (true, Some(result)) = (events.is_empty(), &result) {
+    if let Some(result) = result.as_ref().filter(|result| result.steps == 0) {
         let text = format!(
             "{} ended before its first step, there is nothing to audit: {}",
             folder.shown(),

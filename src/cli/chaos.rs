@@ -9,6 +9,7 @@ use crate::lab::chaos::{Outcome, Storm, rage};
 use crate::lab::report::read::read_result;
 use crate::observe::console::{conclude, tell};
 use crate::observe::result::{RunResult, Status};
+use crate::run_folder::is_supervised;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -48,8 +49,8 @@ pub fn run(args: &Args) -> ExitCode {
     // A storm over one that has ended would find nobody, and call that a result.
     match read_result(&args.run) {
         Ok(None) => {}
-        // One that lost its ranks is started again.
-        Ok(Some(RunResult { status: Status::JobLost, .. })) => {}
+        // One that lost its ranks is started again by whoever launched it.
+        Ok(Some(RunResult { status: Status::JobLost, .. })) if is_supervised(&args.run) => {}
         Ok(Some(_)) => return fail(1, "this run has ended: there is nobody to strike"),
         Err(error) => return fail(1, error),
     }

@@ -55,8 +55,8 @@ pub enum Args {
     Import {
         /// The file to read.
         file: PathBuf,
-        /// A directory without checkpoints; it gets checkpoints/step-00000000, and a config.toml
-        /// for evaluate and predict where it has none.
+        /// A directory without checkpoints; it gets checkpoints/step-00000000, and, without a
+        /// config.toml, an imported.toml for evaluate and predict.
         directory: PathBuf,
         /// The model, where the file does not say it.
         #[arg(long)]
@@ -226,6 +226,7 @@ enum Format {
 /// By the file's ending, or by --onnx: no file gets a name that says something else than it holds.
 fn format_of(file: &Path, onnx: bool) -> Result<Format, Failure> {
     let ending = file.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    let ending = ending.filter(|ending| !ending.is_empty());
     match (ending.as_deref(), onnx) {
         (None, false) | (Some("safetensors"), false) => Ok(Format::Safetensors),
         (None, true) | (Some("onnx"), _) => Ok(Format::Onnx),
@@ -334,7 +335,7 @@ fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failu
     let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
     report.result?;
     if let Err(why) = imported::configure(&storage, &snapshot, width) {
-        say!("warning: no config.toml for evaluate and predict: {why}");
+        say!("warning: no imported.toml for evaluate and predict: {why}");
     }
     let folder = directory.join(store::FOLDER).join(&report.name);
     print_line!("{}: {}, {}", folder.shown(), snapshot.model_name, amount(report.bytes));

@@ -204,6 +204,12 @@ fn chosen(
     seen: &Seen,
     train: &DataSet,
 ) -> Result<Choice, Refused> {
+    let samples = train.source.len();
+    if let Some(ranks) = args.ranks.filter(|ranks| u64::from(*ranks) > samples) {
+        return Err(usage(format!(
+            "-n {ranks}: the training set has {samples}: each rank needs one"
+        )));
+    }
     let machinery = Machinery { processors: Machine::here().capacity, ranks: args.ranks };
     let model = match &args.model {
         Some(model) if model.ends_with(".toml") => {
@@ -211,7 +217,7 @@ fn chosen(
         }
         model => model.clone(),
     };
-    let mut choice = Choice::of(name, data, seen, train.source.len(), machinery, model);
+    let mut choice = Choice::of(name, data, seen, samples, machinery, model);
     loop {
         let config = choice.config().map_err(usage)?;
         let side = config.data.image_size as usize;
@@ -222,8 +228,7 @@ fn chosen(
             continue;
         }
         let model = feasible::model(&config, &*train.source, resolve_owners(&config))?;
-        let load =
-            Load { ranks: config.run.ranks.into(), samples: train.source.len(), planned: None };
+        let load = Load { ranks: config.run.ranks.into(), samples, planned: None };
         let need = needs(&config, &model.graph, load).bytes(Limit::Memory);
         let fits = cgroup::available_memory_bytes().is_none_or(|free| need <= free);
         if fits || args.ranks.is_some() || !choice.fewer_ranks() {

@@ -294,9 +294,14 @@ fn summary(result: &RunResult, run: &RunDir, past: Past) -> String {
         ),
     ];
     let is_said = result.reason.contains("the same command");
-    if result.status == Status::Interrupted && !is_said {
-        let fresh = if past == Past::MovesAside { ", without --fresh," } else { "" };
-        lines.push(format!("the same command{fresh} goes on with it"));
+    match (result.status, past) {
+        (Status::Interrupted, Past::MovesAside) => {
+            lines.push("the same command without --fresh goes on with it".into());
+        }
+        (Status::Interrupted, Past::GoesOn) if !is_said => {
+            lines.push("the same command goes on with it".into());
+        }
+        _ => {}
     }
     if let Some(validation) = result.validation {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);

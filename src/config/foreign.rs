@@ -133,6 +133,22 @@ pub fn key(name: &str) -> Option<&'static str> {
     of.map(|(key, _)| *key)
 }
 
+/// Choices by the names that other programs have for them.
+const CHOICES: &[(&str, &[&str])] = &[
+    ("cuda", &["gpu", "gpus", "nvidia"]),
+    ("bf16", &["fp16", "f16", "half", "float16", "bfloat16", "mixed"]),
+    ("f32", &["fp32", "float32", "float", "full"]),
+    ("tar", &["webdataset", "wds"]),
+    ("image_folder", &["folder", "imagefolder", "imagenet"]),
+];
+
+/// The choice for which this is another name.
+pub fn choice(name: &str) -> Option<&'static str> {
+    let name = plain(name);
+    let of = CHOICES.iter().find(|(_, others)| others.contains(&name.as_str()));
+    of.map(|(choice, _)| *choice)
+}
+
 /// What does it where there is no such key.
 pub fn instead(name: &str) -> Option<&'static str> {
     let name = plain(name);
@@ -177,6 +193,7 @@ mod tests {
     fn a_flag_is_read_as_a_name() {
         assert_eq!(key("--Batch-Size"), Some("train.global_batch"));
         assert!(instead("resume").unwrap().contains("kintsugi launch"));
+        assert_eq!((choice("GPU"), choice("webdataset")), (Some("cuda"), Some("tar")));
         assert_eq!(key("val_split"), Some("data.validation"));
         assert!(instead("nnodes").unwrap().contains("SLURM"));
         assert!(instead("devices").unwrap().contains("`train.workers`"));

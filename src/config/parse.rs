@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use super::effect::{self, Idle};
 use super::error::ConfigError;
+use super::foreign;
 use super::{Config, GONE, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
 
 pub use super::identity::{changed_keys, fingerprint};
@@ -280,7 +281,9 @@ fn check_value(section: &str, key: &str, value: &Value) -> Result<(), ConfigErro
 
 /// Of the choices that a refusal lists, the one that was meant: `adam` is `adamw`.
 fn nearest_choice(typed: &str, refusal: &str) -> Option<String> {
-    keys::nearest(typed, choices(refusal)).map(|meant| format!("{meant:?}"))
+    let (choices, meant) = (choices(refusal), foreign::choice(typed));
+    let meant = meant.filter(|meant| choices.contains(meant));
+    meant.or_else(|| keys::nearest(typed, choices)).map(|meant| format!("{meant:?}"))
 }
 
 /// What a refusal says may be written, where that are names.

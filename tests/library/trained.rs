@@ -238,6 +238,15 @@ fn an_imported_checkpoint_answers_as_the_one_it_was_exported_from() {
     assert_eq!(others.status.code(), Some(2), "{others:?}");
     let said = String::from_utf8_lossy(&others.stderr).into_owned();
     assert!(said.contains("3 classes for the checkpoint's 4; it lacks star"), "{said}");
+    // It is no run: nobody goes on with it, and nobody moves it aside.
+    for more in [&[][..], &["--fresh"]] {
+        let launched =
+            kintsugi(&[&["launch", &at("run/config.toml"), "--run-dir", &new], more].concat(), &[]);
+        assert_eq!(launched.status.code(), Some(2), "{launched:?}");
+        let said = String::from_utf8_lossy(&launched.stderr).into_owned();
+        assert!(said.contains("is not a run"), "{said}");
+        assert_eq!(judged(&new), judged(&run));
+    }
     // A configuration that is there already stays.
     std::fs::remove_dir_all(place.path("new/checkpoints")).unwrap();
     std::fs::write(place.path("new/config.toml"), "# mine\n").unwrap();

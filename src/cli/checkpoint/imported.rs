@@ -10,8 +10,7 @@ use crate::data::Normalization;
 use crate::model::catalogue;
 use crate::observe::storage::Storage;
 use crate::train::checkpoint::Snapshot;
-
-const FILE: &str = "config.toml";
+use crate::train::checkpoint::weights::IMPORTED;
 
 /// Stands above it.
 const WHY: &str = "\
@@ -20,19 +19,21 @@ const WHY: &str = "\
 # are not the defaults, or say them with -s.
 ";
 
-/// Writes the configuration of an imported checkpoint. One that is there stays: it knows more.
+/// Writes the configuration of an imported checkpoint, where there is none of a run: that one knows
+/// more.
 ///
 /// # Errors
 /// It cannot be written, or would be refused where it is read.
 pub fn configure(storage: &dyn Storage, snapshot: &Snapshot, width: f64) -> Result<(), String> {
     let there = storage.list(Path::new("")).map_err(|error| error.to_string())?;
-    if there.iter().any(|name| name == FILE) {
+    if there.iter().any(|name| name == "config.toml") {
         return Ok(());
     }
     let text = text(snapshot, width)?;
     parse::of_text(&text).map_err(|error| error.to_string())?;
-    let written = storage.write_whole(Path::new(FILE), &[WHY.as_bytes(), b"\n", text.as_bytes()]);
-    written.map_err(|error| format!("cannot write {FILE}: {error}"))
+    let written =
+        storage.write_whole(Path::new(IMPORTED), &[WHY.as_bytes(), b"\n", text.as_bytes()]);
+    written.map_err(|error| format!("cannot write {IMPORTED}: {error}"))
 }
 
 fn text(snapshot: &Snapshot, width: f64) -> Result<String, String> {

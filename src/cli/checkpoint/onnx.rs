@@ -40,7 +40,7 @@ pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, S
 
 /// Of the run, where the checkpoint lies in one.
 fn configuration(root: &Path) -> Result<Option<Config>, String> {
-    let file = root.join("config.toml");
+    let file = weights::configuration_file(root);
     if !file.is_file() {
         return Ok(None);
     }

@@ -126,7 +126,7 @@ impl Choice {
             batch: 0,
             epochs: (SEEN_IN_ALL / samples.max(1)).clamp(EPOCHS.0, EPOCHS.1),
             // Twice as many, since an epoch may meet more of them.
-            bad_images_max: (share > 0.005).then(|| (200.0 * share).ceil() / 100.0),
+            bad_images_max: (share > 0.005).then(|| (200.0 * share).ceil().min(100.0) / 100.0),
             processors: machinery.processors,
         };
         let ranks = EVEN.into_iter().find(|ranks| *ranks <= machinery.processors);
@@ -216,7 +216,7 @@ impl Choice {
             (always("\n[optimizer]\nlearning_rate = 0.05".into()), ""),
             (always("weight_decay = 5e-4".into()), ""),
             (always("\n[schedule]\nkind = \"cosine\"".into()), "down to nothing at the end"),
-            (always("warm_up = \"1epochs\"".into()), "a short try has more: -s train.epochs=2"),
+            (always("warm_up = \"1epochs\"".into()), "of all epochs: a short try has two at least"),
             (always("reference_batch = 96".into()), "of which the rate is meant"),
         ];
         let kept = lines.into_iter().filter_map(|(line, said)| line.map(|line| (line, said)));

@@ -69,7 +69,7 @@ fn news(key: &str, kept: &kept::Kept) -> Option<String> {
     (new > 0).then(|| {
         format!(
             "{key}: {new} pictures have come since the run began, which goes on with its own \
-             {of_run}; to take them in, begin anew with --fresh"
+             {of_run}; to take them in, begin anew with `launch --fresh`"
         )
     })
 }

@@ -41,23 +41,24 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
     })
 }
 
-/// All events; none where the result says that the run ended before its first step.
+/// All events, of which there is one at least; none where the result says that the run ended before
+/// its first step.
 ///
 /// # Errors
 /// They cannot be read, or are missing; of the kind `NotFound`, where the run has not begun.
 pub fn events_of(folder: &Path, result: Option<&RunResult>) -> io::Result<Vec<Event>> {
     let path = folder.join(EVENTS_FILE);
-    let found = if_there(log::read_events(&path))?;
+    let found = if_there(log::read_events(&path))?.filter(|events| !events.is_empty());
     let (kind, why) = match (found, result) {
         (Some(events), _) => return Ok(events),
         (None, Some(RunResult { steps: 0, .. })) => return Ok(Vec::new()),
         (None, Some(RunResult { steps, .. })) => (
             io::ErrorKind::InvalidData,
-            format!("{} is gone, of a run of {steps} steps", path.shown()),
+            format!("{} is gone or empty, of a run of {steps} steps", path.shown()),
         ),
         (None, None) => (
             io::ErrorKind::NotFound,
-            format!("{} has not begun: there is no {EVENTS_FILE} yet", folder.shown()),
+            format!("{} has not begun: no event is in {EVENTS_FILE} yet", folder.shown()),
         ),
     };
     Err(io::Error::new(kind, why))

@@ -1,6 +1,6 @@
 //! A checkpoint at work: its model with its weights in an engine, for whoever measures or asks it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -191,7 +191,7 @@ fn configuration(
     set: &[String],
     snapshot: &Snapshot,
 ) -> Result<Config, TrainedError> {
-    let file: PathBuf = place.root.join("config.toml");
+    let file = weights::configuration_file(&place.root);
     let shown = file.shown();
     let found = if_there(insist(|| std::fs::metadata(&file)));
     let found = found.map_err(|source| ConfigError::Read { path: file.clone(), source })?;

@@ -240,10 +240,10 @@ impl<'a> Record<'a> {
 }
 
 /// What is to be said of a batch once the ranks have told how large their set is: of a run that
-/// begins, once.
+/// begins.
 fn remark_on_start(event: &Event, global_batch: u64) -> Option<String> {
     match &event.kind {
-        Kind::RunStart { train_samples, .. } if event.attempt == 1 && event.step == 0 => {
+        Kind::RunStart { train_samples, .. } if event.step == 0 => {
             whole_epochs(global_batch, *train_samples)
         }
         _ => None,

@@ -260,6 +260,16 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     }
 }
 
+/// What an imported checkpoint has in place of a run's configuration: a `config.toml` would make a
+/// run of its folder, which goes on, is moved aside and is listed.
+pub const IMPORTED: &str = "imported.toml";
+
+/// Where the configuration of a checkpoint stands that lies in `root`.
+pub fn configuration_file(root: &Path) -> PathBuf {
+    let (of_run, imported) = (root.join("config.toml"), root.join(IMPORTED));
+    if imported.is_file() && !of_run.exists() { imported } else { of_run }
+}
+
 /// The refusal of a folder without checkpoints.
 fn none_in(path: &Path) -> WeightsError {
     let file = path.join("config.toml");

@@ -33,7 +33,7 @@ pub fn check(storage: &dyn Storage, set: SetIdentity) -> Result<(), TrainError> 
         None => Ok(()),
         Some(before) => Err(TrainError::Data(format!(
             "data.train is not the training set that the run began with (samples: {}): put that \
-             one back, or begin anew with --fresh",
+             one back, or begin anew with `launch --fresh`",
             set.train.beside(before.train)
         ))),
     }

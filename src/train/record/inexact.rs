@@ -69,7 +69,7 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
         "{samples} samples of step {} are gone, cannot be read, have another length than when the \
          set was listed, or lie in a file that was written or touched since (logs/ names them); \
          for equal bits leave the set as it is while a run goes on, and start this one anew with \
-         --fresh",
+         `launch --fresh`",
         position.step
     );
     (was_exact && samples > 0).then_some(Kind::Inexact { reason })
@@ -108,7 +108,7 @@ pub fn at_epochs_end(position: &mut Position) -> Option<Kind> {
     let reason = format!(
         "the samples of epoch {}, read until step {}, were others than those of the first: files \
          of the set were written anew meanwhile, or nodes have copies that differ; leave the set \
-         as it is while a run goes on, and start this one anew with --fresh",
+         as it is while a run goes on, and start this one anew with `launch --fresh`",
         position.epoch(),
         position.step
     );

@@ -67,7 +67,7 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
             "the run has diverged: the newest {ZERO_UPDATES_MAX} steps changed no weight, since \
                  {NO_UPDATE}; lower optimizer.learning_rate or look at the data \
                  (where the run says that tries differed: find what is damaged), and start anew \
-                 with --fresh"
+                 with `launch --fresh`"
         );
     }
     if position.ending == Some(Ending::Renewed) {

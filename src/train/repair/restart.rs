@@ -385,7 +385,7 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Own, Tra
             Ok(key) => own.offered.push(key),
             Err(Refusal::Other("training set")) => {
                 let text = "resident state was written with another training set than data.train \
-                            now holds: put the old one back, or start anew with --fresh";
+                            now holds: put the old one back, or start anew with `launch --fresh`";
                 return Err(TrainError::Configuration(text.into()));
             }
             Err(refusal) => refused.push(refusal),

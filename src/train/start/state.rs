@@ -91,7 +91,7 @@ pub(super) fn begin(
         let state = snapshot.slot(shape, &[]).map_err(|part| {
             let text = format!(
                 "the newest checkpoint holds no \"{part}\", which this run's optimizer needs: an \
-                 earlier release wrote it; start anew with --fresh"
+                 earlier release wrote it; start anew with `launch --fresh`"
             );
             TrainError::Configuration(text)
         })?;
@@ -215,7 +215,7 @@ pub fn given_weights(
         let damaged: String = passed_over.iter().map(|why| format!(" ({why})")).collect();
         return Err(wrong(format!(
             "these are not the weights of this run, whose XXH3-128 is {expected}: put them back, \
-             or start anew with --fresh{damaged}"
+             or start anew with `launch --fresh`{damaged}"
         )));
     }
     let (graph, layout) = model;

@@ -68,7 +68,7 @@ pub fn listing(
         None => Ok(Some(Kept { news: now.count() - table.count(), table })),
         Some(number) => Err(DataError::Set(format!(
             "{key}: {} is not the set that the run began with: {} is gone, or has another size; \
-             put back what the run began with, or begin anew with --fresh",
+             put back what the run began with, or begin anew with `launch --fresh`",
             root.shown(),
             path(&table, number).shown(),
         ))),
