@@ -293,15 +293,9 @@ fn summary(result: &RunResult, run: &RunDir, past: Past) -> String {
             100.0 * result.goodput
         ),
     ];
-    let is_said = result.reason.contains("the same command");
-    match (result.status, past) {
-        (Status::Interrupted, Past::MovesAside) => {
-            lines.push("the same command without --fresh goes on with it".into());
-        }
-        (Status::Interrupted, Past::GoesOn) if !is_said => {
-            lines.push("the same command goes on with it".into());
-        }
-        _ => {}
+    if result.status == Status::Interrupted {
+        let but = if past == Past::MovesAside { " without --fresh" } else { "" };
+        lines.push(format!("the same command{but} goes on with it"));
     }
     if let Some(validation) = result.validation {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);

@@ -31,9 +31,8 @@ pub fn beside(folder: &Path, config: &Config, owners: Owners) -> Option<Beside> 
     };
     let beside = run_folder::below(folder.parent()?).unwrap_or_default();
     let others = beside.into_iter().filter(|path| is_named_so(path) && path != folder);
-    let mut found: Vec<Beside> = others.filter_map(|path| of(path, config, owners)).collect();
-    found.sort_by_key(|beside| matches!(beside, Beside::OtherLength(..)));
-    found.into_iter().next()
+    let found = others.filter_map(|path| of(path, config, owners));
+    found.min_by_key(|beside| matches!(beside, Beside::OtherLength(..)))
 }
 
 /// One that cannot be read is no reason to say anything.
@@ -78,7 +77,7 @@ mod tests {
     use crate::observe::account::from_nothing;
     use crate::observe::result::Status;
 
-    /// `runs/own` of a configuration.
+    /// A run of this configuration, in a folder of its own.
     fn begun(config: &Config) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("{}-00000000", config.run.name));

@@ -81,9 +81,9 @@ fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
             _ => "all steps are committed".into(),
         };
         return format!(
-            "{ended}, but their weights are not on disk: {why}; the same \
-                 command completes the run, or, with --run-dir and this folder, checkpoint.every = \
-                 \"never\" does without them"
+            "{ended}, but their weights are not on disk: {why}; mend that \
+                 and go on with it, or name its folder by --run-dir and set checkpoint.every = \
+                 \"never\" to do without them"
         );
     }
     format!("{ASKED_TO_STOP}; {}", kept(position, saved))
