@@ -182,14 +182,19 @@ impl Optimizer {
         let finite = |value: f64| (value as f32).is_finite();
         let amount = |value: f64| value >= 0.0 && finite(value);
         let positive = |value: Option<f64>| value.is_none_or(|v| v as f32 > 0.0 && finite(v));
-        let share = |value: f64| (0.0..1.0).contains(&value);
+        let share = |value: f64| value >= 0.0 && (value as f32) < 1.0;
         let (rate, decay) = (self.learning_rate, self.weight_decay);
         let (epsilon, trust) = (self.epsilon(), self.trust_coefficient());
         let average = self.ema_decay.unwrap_or(0.5);
         let body = self.body_factor.unwrap_or(1.0);
         check_ranges(&[
             ("optimizer.learning_rate", rate, amount(rate), "0 or above, within f32"),
-            ("optimizer.momentum", self.momentum, share(self.momentum), "from 0 to below 1"),
+            (
+                "optimizer.momentum",
+                self.momentum,
+                share(self.momentum),
+                "from 0 to below 1, in f32",
+            ),
             ("optimizer.weight_decay", decay, amount(decay), "0 or above, within f32"),
             ("optimizer.epsilon", epsilon, positive(self.epsilon), "above 0, within f32"),
             (
@@ -210,7 +215,7 @@ impl Optimizer {
         if let Some([first, second]) = self.betas
             && !(share(first) && share(second))
         {
-            let reason = "write two numbers, both from 0 to below 1";
+            let reason = "write two numbers, both from 0 to below 1, in f32";
             return refuse("optimizer.betas", format!("[{first}, {second}]"), reason);
         }
         self.check_effect()

@@ -312,6 +312,11 @@ pub(super) fn lines(report: &Report) -> String {
         .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
     text.push_str(&format!("{}\n", figures.join(", ")));
     text.push_str(&format!("{}\n", report.repaired()));
+    if report.state == "silent" && report.queued().is_none() {
+        text.push_str(
+            "no process of it lives here: `kintsugi launch`, as before, goes on with it\n",
+        );
+    }
     report.repairs.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     report.reading.lines().iter().for_each(|line| text.push_str(&format!("{line}\n")));
     for member in &report.members {

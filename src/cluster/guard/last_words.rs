@@ -120,7 +120,7 @@ pub fn cause(evidence: &Evidence) -> String {
     let known: Vec<String> =
         [evidence.injected.clone(), end, quoted].into_iter().flatten().collect();
     if known.is_empty() {
-        return "ended without a trace: no guardian saw it and its log is empty".into();
+        return "ended without a trace: no guardian saw it and its log does not say why".into();
     }
     known.join("; ")
 }
@@ -133,12 +133,17 @@ pub fn is_out_of_memory(cause: &str) -> bool {
 /// Where in a log a death begins: behind it MPI's own backtrace may follow.
 const TELLING: [&str; 4] = ["panicked", "ERROR", "memory allocation of", "error:"];
 
+/// What this program warned of before is no reason to die of: its own word has another level.
+const WARNED: &str = " WARN ";
+
 /// What RUST_BACKTRACE adds behind a reason.
 const BACKTRACE: &str = "stack backtrace:";
 
 fn quote(log: &str) -> Option<String> {
     let log = log.rfind(BACKTRACE).map_or(log, |at| &log[..at]);
-    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines = log.lines().map(str::trim);
+    let lines: Vec<&str> =
+        lines.filter(|line| !line.is_empty() && !line.contains(WARNED)).collect();
     let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
     let telling = tail.iter().position(|line| TELLING.iter().any(|word| line.contains(word)));
     let from = telling.unwrap_or(tail.len().saturating_sub(QUOTED_LINES));
@@ -190,6 +195,8 @@ mod tests {
         let log = "a\nthread 'w' panicked at x\nwhy\nnote\n[host:1] *** signal ***\n[host:1] end\n";
         let text = cause(&evidence(None, "", log));
         assert_eq!(text, "its log says: thread 'w' panicked at x | why | note");
+        let log = "2026-01-01T00:00:00Z  WARN to act on: nothing is staged\nfree(): invalid size\n";
+        assert_eq!(cause(&evidence(None, "", log)), "its log says: free(): invalid size");
         let frames: String = (0..40).map(|n| format!("  {n}: frame\n")).collect();
         let log = format!("memory allocation of 9 bytes failed\nstack backtrace:\n{frames}");
         let text = cause(&evidence(None, "", &log));

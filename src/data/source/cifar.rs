@@ -119,7 +119,8 @@ pub fn open(
     let record = pixels + PICTURE_BYTES;
     let format = Format { height: 32, width: 32, channels: 3, record, pixels };
     let (names, doubt) = class_names(store, &files[0], version, kind)?;
-    let remarks = uneven(&parts, split).into_iter().chain(doubt).collect();
+    let spare = left_out(store, path, split, kind)?;
+    let remarks = uneven(&parts, split).into_iter().chain(spare).chain(doubt).collect();
     Packed::new(format, parts, names, remarks)
 }
 
@@ -316,6 +317,43 @@ fn uneven(parts: &[PackedFile], split: Split) -> Option<String> {
         let list: Vec<String> = lengths.iter().map(ToString::to_string).collect();
         format!("{}: the files hold {} pictures: is one cut short?", split.key(), list.join(", "))
     })
+}
+
+/// Files beside those of both splits that look as if they held pictures, too. Both splits' files
+/// lie in one folder: the training set's remark tells it.
+fn left_out(
+    store: &dyn Store,
+    path: &Path,
+    split: Split,
+    kind: Cifar,
+) -> Result<Option<String>, DataError> {
+    if split != Split::Train || is_file(store, path)? {
+        return Ok(None);
+    }
+    let used = files(store, path, split, kind)?;
+    // Without that split none of its files is used, and its own opening says what is wrong.
+    let others = files(store, path, Split::Validation, kind).unwrap_or_default();
+    let Some(folder) = used[0].parent() else { return Ok(None) };
+    let entries = store.list(folder).map_err(|error| unlisted(folder, split.key(), error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let file = folder.join(&entry.name);
+        let name = entry.name.shown().to_string();
+        let looks_so = name.ends_with(".bin") || name.starts_with("data_batch");
+        if looks_so && !used.contains(&file) && !others.contains(&file) && is_file(store, &file)? {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    let (count, first) = (names.len(), names.first());
+    Ok(first.map(|first| {
+        format!(
+            "{}: {count} files in {} are not among the published names and are left out, {first} \
+             the first; rename one or name it alone to use it",
+            split.key(),
+            folder.shown(),
+        )
+    }))
 }
 
 /// The class names that lie beside the files, else numbers; and what is wrong with those names.

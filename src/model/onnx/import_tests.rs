@@ -258,6 +258,29 @@ fn zeros_around_are_the_padding_of_the_convolution_that_follows() {
 }
 
 #[test]
+fn windows_that_reach_over_the_end_come_back_from_how_they_are_written() {
+    let sizes = |name: &str, values: &[i64]| {
+        let attribute = Message::default().text(1, name).integer(20, 7);
+        values.iter().fold(attribute, |attribute, &value| attribute.integer(8, value))
+    };
+    let pooled = |op: &str, pads: &[i64]| {
+        let pool = node(op, &["x"], "a").within(5, &sizes("kernel_shape", &[3, 3]));
+        let pool = pool.within(5, &sizes("strides", &[2, 2])).within(5, &sizes("pads", pads));
+        let tail = [node("GlobalAveragePool", &["a"], "p"), node("Flatten", &["p"], "y")];
+        model(&[&[pool], &tail[..]].concat(), &[])
+    };
+    let imported = read(&pooled("MaxPool", &[1, 1, 2, 2])).expect("is right");
+    assert_eq!(imported.graph.nodes[0].shape, [2, 3, 3]);
+    let LayerKind::MaxPool(pool) = imported.graph.nodes[0].kind else { panic!("no pooling") };
+    assert!(pool.ceil_mode && pool.padding.sides() == [1; 4], "{pool:?}");
+    let imported = read(&pooled("AveragePool", &[1, 1, 2, 2])).expect("is right");
+    let LayerKind::AvgPool(pool) = imported.graph.nodes[0].kind else { panic!("no pooling") };
+    assert!(pool.ceil_mode && !pool.count_include_pad, "{pool:?}");
+    // One window more than reaches over: it would have nothing in it.
+    refused(&pooled("MaxPool", &[1, 1, 4, 2]), "padding 4 is more than half of kernel 3");
+}
+
+#[test]
 fn a_slice_of_the_whole_is_nothing_and_a_part_is_refused() {
     let slice = node("Slice", &["x", "from", "to", "axes"], "a");
     let sliced = |from: &[i64], to: &[i64], axes: &[i64]| {

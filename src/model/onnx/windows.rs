@@ -1,7 +1,7 @@
 //! Operators that slide over height and width: convolutions and poolings.
 
-use crate::model::LayerKind;
 use crate::model::window::{AvgPool, Conv, MaxPool, Padding, Pair};
+use crate::model::{LayerKind, Shape};
 
 use super::proto::Node;
 use super::state::{Found, State, Weight, float, integer, integers, only, size, text};
@@ -143,17 +143,43 @@ fn window(node: &Node<'_>) -> Result<MaxPool, String> {
     })
 }
 
+/// Windows that reach over the end can be written as padding there (our export writes them so),
+/// which may be more than a layer takes. `ceil_mode` has the same windows, where it has as many.
+fn reaching_over(pool: MaxPool, from: Shape) -> MaxPool {
+    if pool.result(from).is_ok() {
+        return pool;
+    }
+    let [channels, height, width] = from;
+    let Padding { begin, end } = pool.padding;
+    let windows = |axis: usize, length: usize| {
+        let padded = length.saturating_add(begin.0[axis]).saturating_add(end.0[axis]);
+        Some(padded.checked_sub(pool.kernel.0[axis])?.checked_div(pool.stride.0[axis])? + 1)
+    };
+    let (Some(down), Some(across)) = (windows(0, height), windows(1, width)) else { return pool };
+    let end = Pair([0, 1].map(|axis| end.0[axis].min(begin.0[axis])));
+    let rounded = MaxPool { padding: Padding { begin, end }, ceil_mode: true, ..pool };
+    match rounded.result(from) {
+        Ok(shape) if shape == [channels, down, across] => rounded,
+        _ => pool,
+    }
+}
+
 pub(super) fn max_pool<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
     only(node, "storage_order", 0)?;
-    state.layer(LayerKind::MaxPool(window(node)?), &[&flow], Vec::new())
+    let pool = reaching_over(window(node)?, state.shape(&flow));
+    state.layer(LayerKind::MaxPool(pool), &[&flow], Vec::new())
 }
 
 pub(super) fn average_pool<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
-    let MaxPool { kernel, stride, padding, ceil_mode } = window(node)?;
+    let mut window = window(node)?;
     let count_include_pad =
-        padding == Padding::every(0) || integer(node, "count_include_pad", 0)? != 0;
+        window.padding == Padding::every(0) || integer(node, "count_include_pad", 0)? != 0;
+    if !count_include_pad {
+        window = reaching_over(window, state.shape(&flow));
+    }
+    let MaxPool { kernel, stride, padding, ceil_mode } = window;
     let pool = AvgPool { kernel, stride, padding, ceil_mode, count_include_pad };
     state.layer(LayerKind::AvgPool(pool), &[&flow], Vec::new())
 }

@@ -61,6 +61,23 @@ fn files_that_serve_both_splits_are_known() {
 }
 
 #[test]
+fn files_beside_the_published_ones_are_told() {
+    let (root, mut store) = (Path::new("set"), MemoryStore::default());
+    five(&mut store, "set", ".bin", &record(&[3], 10), &record(&[1], 30));
+    store.put("set/test_batch.bin", record(&[7], 40));
+    let told = |store: &MemoryStore, split| {
+        open(store, root, split, Cifar::Ten).expect("opens").remarks().to_vec()
+    };
+    assert_eq!(told(&store, Split::Train), [""; 0]);
+    store.put("set/data_batch_6.bin", record(&[3], 10));
+    store.put("set/batches.meta.txt", "a b c d e f g h i j".replace(' ', "\n"));
+    assert_eq!(told(&store, Split::Validation), [""; 0]);
+    let remarks = told(&store, Split::Train);
+    let [remark] = &remarks[..] else { panic!("{remarks:?}") };
+    assert!(remark.contains("1 files in set are not") && remark.contains("data_batch_6.bin"));
+}
+
+#[test]
 fn the_binary_version_is_read() {
     let (root, mut store) = (Path::new("set"), MemoryStore::default());
     five(

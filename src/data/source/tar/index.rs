@@ -4,7 +4,8 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use super::shard::{self, Listing};
 const VERSION: u32 = 2;
 /// Ends its name.
 const ENDING: &str = "index";
+/// Of its first line: a hash in hexadecimal digits, and the line's end.
+const HASH_LINE_BYTES: usize = 17;
 /// Largest index that is read, in bytes.
 const INDEX_BYTES_MAX: u64 = 4 << 30;
 
@@ -123,8 +126,9 @@ fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     beside.push(".");
     beside.push(ENDING);
     let mut places = vec![PathBuf::from(beside)];
-    // Anybody could write an index there, or stand in the way of ours.
-    places.retain(|place| !private::lies_open(place));
+    // Anybody could write an index there, or stand in the way of ours. What another program left
+    // under that name is not ours to replace.
+    places.retain(|place| !private::lies_open(place) && !is_foreign(place));
     places.extend(cache.map(|folder| {
         // Shards of two folders may have one name.
         let of = xxh3_128(shard.as_os_str().as_encoded_bytes());
@@ -141,6 +145,20 @@ fn written(listing: &Listing, bytes: u64, changed_ns: i64) -> serde_json::Result
     Ok(all)
 }
 
+/// Whether what lies there was never an index of ours, not even one that is cut or damaged: those
+/// begin with the line of a hash, or are empty.
+fn is_foreign(place: &Path) -> bool {
+    let mut line = Vec::new();
+    let read = |file: File| file.take(HASH_LINE_BYTES as u64).read_to_end(&mut line);
+    match File::open(place).and_then(read) {
+        Ok(_) => !line.iter().zip(1..).all(|(byte, number)| match number {
+            HASH_LINE_BYTES => *byte == b'\n',
+            _ => byte.is_ascii_hexdigit(),
+        }),
+        Err(error) => error.kind() == io::ErrorKind::IsADirectory,
+    }
+}
+
 /// What is saved there; nothing where its bytes are not to be trusted.
 fn read(place: &Path, now: (u64, i64)) -> io::Result<Option<Listing>> {
     if std::fs::metadata(place)?.len() > INDEX_BYTES_MAX {
@@ -150,7 +168,7 @@ fn read(place: &Path, now: (u64, i64)) -> io::Result<Option<Listing>> {
 }
 
 fn decoded(all: &[u8], now: (u64, i64)) -> Option<Listing> {
-    let (hash, text) = all.split_at_checked(17)?;
+    let (hash, text) = all.split_at_checked(HASH_LINE_BYTES)?;
     if hash != format!("{:016x}\n", xxh3_64(text)).as_bytes() {
         return None;
     }

@@ -142,6 +142,18 @@ fn where_everybody_may_write_no_index_is_believed_or_made_beside_a_shard() {
     assert_eq!(fs::read_dir(place.path("cache")).expect("made").count(), 2);
 }
 
+#[test]
+fn what_another_program_left_beside_a_shard_stays_as_it_is() {
+    let place = Place::new();
+    let theirs = place.path("t-0.tar.index");
+    fs::write(&theirs, "000000.ppm 512 14\n").expect("written");
+    fs::create_dir(place.path("t-1.tar.index")).expect("in the way");
+    let set = place.open("t-{0..1}.tar").expect("opened");
+    assert!(set.remarks().is_empty(), "{:?}", set.remarks());
+    assert_eq!(fs::read_to_string(&theirs).expect("there"), "000000.ppm 512 14\n");
+    assert_eq!(fs::read_dir(place.path("cache")).expect("made").count(), 2);
+}
+
 /// A shard that is written anew while it is read.
 struct Growing<'a> {
     files: Direct,
