@@ -1,9 +1,9 @@
 //! What a run needs of memory, shared memory, disk and files, part by part: one account for whoever
-//! starts a run, for each of its ranks, and for whoever asks before. Pure.
+//! starts a run, for each of its ranks, and for whoever asks before.
 //!
 //! Exact: slots, checkpoints' values, gradient sums. Estimated: what a worker holds while it
-//! computes, unless its engine has planned that (`Load::planned`). Left out: libraries, and
-//! validation pictures that a rank keeps (256 MiB at most).
+//! computes, unless its engine has planned that (`planned`). Left out: libraries, and validation
+//! pictures that a rank keeps (256 MiB at most).
 
 use std::fmt;
 
@@ -133,6 +133,32 @@ pub fn needs(config: &Config, graph: &Graph, load: Load) -> Needs {
     Needs { parts, ranks: load.ranks }
 }
 
+/// What a worker's engine would hold, as it plans it for processors. `None` where the plan takes
+/// seconds, or cannot be made: what it is then the ranks say.
+pub fn planned(config: &Config, graph: &Graph, samples: u64) -> Option<Footprint> {
+    let quick = !matches!(config.memory.mode, MemoryMode::Recompute | MemoryMode::Planned);
+    if config.device.kind != DeviceKind::Cpu || !quick {
+        return None;
+    }
+    let batch = usize::try_from(at_a_time(config, samples)).ok()?;
+    let (train, owners) = (&config.train, u64::from(resolve_owners(config).max(1)));
+    let workers = u64::from(train.workers).min(owners).max(1);
+    let limits = Limits::of(config, workers as usize);
+    let plan = engine::memory_plan(graph, &config.device, batch, train.threads as usize, &limits);
+    plan.ok().map(|plan| plan.footprint())
+}
+
+/// Samples of an owner in a step.
+fn micro_batch(config: &Config, samples: u64) -> u64 {
+    let owners = u64::from(resolve_owners(config).max(1));
+    config.train.global_batch.min(samples).div_ceil(owners)
+}
+
+/// Those that are computed together.
+fn at_a_time(config: &Config, samples: u64) -> u64 {
+    micro_batch(config, samples).div_ceil(u64::from(config.train.pieces()))
+}
+
 /// Slots, copies of the state, checkpoints, and what processes of a machine share.
 fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
     let shape = shape(layout, config);
@@ -203,8 +229,8 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
 fn of_computing(config: &Config, graph: &Graph, layout: &Layout, load: Load) -> [Demand; 7] {
     let train = &config.train;
     let owners = u64::from(resolve_owners(config).max(1));
-    let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
-    let at_a_time = micro_batch.div_ceil(u64::from(train.pieces()));
+    let micro_batch = micro_batch(config, load.samples);
+    let at_a_time = at_a_time(config, load.samples);
     let own = owners.div_ceil(u64::from(config.run.ranks.max(1)));
     let workers = u64::from(train.workers).min(own);
     let ahead = own.saturating_mul(u64::from(config.data.prefetch));
@@ -376,8 +402,8 @@ impl Needs {
     pub fn line(&self) -> String {
         let of_rank: Vec<String> = self.against(Limit::Process).map(Demand::to_string).collect();
         format!(
-            "about {} of memory here, {} of it shared, and {} of disk; a rank that writes \
-             checkpoints: {}",
+            "about {} of memory here beside libraries, {} of it shared, and {} of disk; a rank \
+             that writes checkpoints: {}",
             amount(self.bytes(Limit::Memory)),
             amount(self.bytes(Limit::SharedMemory)),
             amount(self.bytes(Limit::Disk)),
@@ -435,6 +461,23 @@ mod tests {
             assert!(text.contains(what) && text.contains(key), "{text}");
             assert!(text.contains("has 4.3 GB"), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_said_of_a_run_is_what_its_engine_plans() {
+        let mut config = Config::default();
+        config.model.name = "resnet20".into();
+        let graph = catalogue::build("resnet20", [3, 32, 32], 10, 1.0).unwrap();
+        let guess = estimated(&config, &graph, &layout::of(&graph), at_a_time(&config, 60_000));
+        let plan = planned(&config, &graph, 60_000).expect("this machine computes it");
+        assert!(plan.activations_bytes > guess.activations_bytes, "at the least, {plan:?}");
+        assert!(plan.weights_bytes >= guess.weights_bytes, "{plan:?}");
+        let load = Load { ranks: 1, samples: 60_000, planned: Some(plan) };
+        let line = needs(&config, &graph, load).line();
+        assert!(
+            line.contains(&format!("activations {}", amount(plan.activations_bytes))),
+            "{line}"
+        );
     }
 
     #[test]

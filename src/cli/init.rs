@@ -17,7 +17,7 @@ use crate::data::set::DataSet;
 use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::model::catalogue;
-use crate::needs::{Limit, Load, needs};
+use crate::needs::{Limit, Load, needs, planned};
 use crate::observe::console::print_line;
 use crate::observe::refusal::is_folder;
 use crate::train::TrainError;
@@ -228,7 +228,8 @@ fn chosen(
             continue;
         }
         let model = feasible::model(&config, &*train.source, resolve_owners(&config))?;
-        let load = Load { ranks: config.run.ranks.into(), samples, planned: None };
+        let planned = planned(&config, &model.graph, samples);
+        let load = Load { ranks: config.run.ranks.into(), samples, planned };
         let need = needs(&config, &model.graph, load).bytes(Limit::Memory);
         let fits = cgroup::available_memory_bytes().is_none_or(|free| need <= free);
         if fits || args.ranks.is_some() || !choice.fewer_ranks() {

@@ -226,11 +226,10 @@ fn describe(show: &Show) -> Result<Described, String> {
     Ok(Described { text, drawing })
 }
 
-/// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead,
-/// and what becomes of its values.
+/// What one rank of one worker needs that trains with the defaults, and what becomes of its values.
 fn need(show: &Show, graph: &Graph) -> (Needs, Result<MemoryPlan, String>) {
     let mut config = Config::default();
-    (config.run.ranks, config.train.workers, config.data.prefetch) = (1, 1, 0);
+    (config.run.ranks, config.train.workers) = (1, 1);
     config.train.global_batch = u64::from(show.batch);
     let (precision, memory_budget) = (show.precision, show.budget);
     config.device = Device { precision, memory_budget, ..Device::default() };
@@ -277,11 +276,11 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
     }
     lines.push(line("total", "", "", &model.total));
     lines.push(format!(
-        "parameters {}; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for \
+        "parameters {}; one sample: forward {:.1} MFLOP, backward {:.1} MFLOP, kept for \
          backward {}",
         amount(4 * model.total.parameters),
-        model.total.forward_flops as f64 / 1e9,
-        model.total.backward_flops as f64 / 1e9,
+        model.total.forward_flops as f64 / 1e6,
+        model.total.backward_flops as f64 / 1e6,
         amount(model.total.saved_bytes)
     ));
     lines.extend(model.memory.iter().map(ToString::to_string));

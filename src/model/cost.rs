@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::saved::{Activation, Saved};
 use super::spec::elements;
 use super::window::{AvgPool, MaxPool};
-use super::{Graph, LayerKind, TensorKind, layout};
+use super::{Graph, LayerKind, Node, TensorKind, layout};
 
 /// Cost of one node, for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -39,9 +39,19 @@ impl std::ops::Add for Cost {
 /// The cost of every node, where a value between layers takes `value_bytes`. The image's own bytes
 /// belong to the caller and are not counted.
 pub fn of(graph: &Graph, value_bytes: u64) -> Vec<Cost> {
-    let mut costs: Vec<Cost> = (0..graph.nodes.len()).map(|at| arithmetic(graph, at)).collect();
+    let mut costs = vec![Cost::default(); graph.nodes.len()];
     for tensor in layout::of(graph).tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
         costs[tensor.node].parameters += tensor.elements() as u64;
+    }
+    // Nodes whose result no parameter decides have no gradient, and none is made for them.
+    let mut trained = vec![false; graph.nodes.len()];
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let behind = wants_gradient(node, &trained);
+        trained[at] = behind || costs[at].parameters > 0;
+        costs[at] = costs[at] + arithmetic(graph, at, &trained);
+        if !trained[at] {
+            costs[at].backward_flops = 0;
+        }
     }
     for (at, node) in graph.nodes.iter().enumerate() {
         // Computed within another layer, a ReLU has the same result to save.
@@ -61,21 +71,26 @@ pub fn of(graph: &Graph, value_bytes: u64) -> Vec<Cost> {
     costs
 }
 
-fn arithmetic(graph: &Graph, at: usize) -> Cost {
+/// Whether what comes into it depends on a trained node.
+fn wants_gradient(node: &Node, trained: &[bool]) -> bool {
+    node.inputs.iter().flatten().any(|&input| trained[input])
+}
+
+fn arithmetic(graph: &Graph, at: usize, trained: &[bool]) -> Cost {
     let node = &graph.nodes[at];
     let input = node.inputs.first().map_or(graph.input, |&input| graph.shape_of(input));
     let (from, to) = (elements(input) as u64, elements(node.shape) as u64);
-    let first = node.inputs.iter().all(Option::is_none);
+    let behind = wants_gradient(node, trained);
     let (forward_flops, backward_flops) = match node.kind {
         LayerKind::Conv(conv) => {
             let [_, of_a_group, height, width] = conv.weight_shape(input[0]);
             let flops = 2 * to * (of_a_group * height * width) as u64;
             // Weights always, data unless it is the image.
-            (flops, if first { flops } else { 2 * flops })
+            (flops, if behind { 2 * flops } else { flops })
         }
         LayerKind::Linear { .. } => {
             let flops = 2 * to * from;
-            (flops, if first { flops } else { 2 * flops })
+            (flops, if behind { 2 * flops } else { flops })
         }
         LayerKind::BatchNorm { .. } => (5 * to, 10 * to),
         LayerKind::MaxPool(MaxPool { kernel, .. }) | LayerKind::AvgPool(AvgPool { kernel, .. }) => {
@@ -113,5 +128,15 @@ mod tests {
         assert_eq!(parameters, 11_689_512, "torchvision's count");
         let flops: u64 = costs.iter().map(|cost| cost.forward_flops).sum();
         assert!((3.5e9..3.8e9).contains(&(flops as f64)), "1.8 G multiply-adds: {flops}");
+    }
+
+    #[test]
+    fn no_gradient_of_the_image_is_counted_however_it_is_shaped() {
+        let graph = catalogue::build("mlp", [3, 16, 16], 3, 0.1).expect("known");
+        let costs = of(&graph, 4);
+        let first = graph.nodes.iter().position(|node| node.name == "fc1").expect("a layer");
+        assert!(first > 0, "the image is flattened before it");
+        assert_eq!(costs[first].backward_flops, costs[first].forward_flops);
+        assert_eq!(costs[..first].iter().map(|cost| cost.backward_flops).sum::<u64>(), 0);
     }
 }

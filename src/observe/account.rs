@@ -58,12 +58,14 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
 pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunResult {
     // Seconds of the steps that still count, with the step each committed.
     let mut counted: Vec<(u64, f64)> = Vec::new();
+    let mut samples_per_epoch = None;
     for event in events {
         result.seconds = result.seconds.max(event.seconds);
         match &event.kind {
             Kind::Data { used, .. } => result.data.add(used),
-            Kind::RunStart { run_id, .. } => {
+            Kind::RunStart { run_id, train_samples, .. } => {
                 result.run_id.clone_from(run_id);
+                samples_per_epoch = Some(*train_samples).filter(|samples| *samples > 0);
                 // An attempt from a state that is not says so again.
                 result.exact = true;
             }
@@ -87,10 +89,11 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
         }
     }
     for event in standing(events) {
-        if let Kind::Evaluation { error, .. } = event.kind
+        if let Kind::Evaluation { error, average_error, .. } = event.kind
             && error.is_finite()
         {
-            let best = result.validation.map_or(error, |v| v.best.min(error));
+            let least = average_error.map_or(error, |average| error.min(average));
+            let best = result.validation.map_or(least, |v| v.best.min(least));
             result.validation = Some(Validation { error, best });
         }
     }
@@ -100,13 +103,16 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
         result.goodput = (productive / result.seconds).clamp(0.0, 1.0);
     }
     (result.steps, result.epochs, result.samples) = position(ledger);
+    if let Some(all) = samples_per_epoch {
+        result.epochs = result.samples / all;
+    }
     result.lost_steps = lost_steps(ledger);
     result.bad_images = BadImages::of(events, ledger);
     result.zero_updates = zero_updates(ledger);
     result
 }
 
-/// Steps, epochs and samples that count after the last line of the ledger.
+/// Steps, begun epochs before theirs, and samples that count after the last line of the ledger.
 fn position(ledger: &[Entry]) -> (u64, u64, u64) {
     let target = match ledger.last() {
         None => return (0, 0, 0),
@@ -179,6 +185,21 @@ mod tests {
         assert_eq!(validation(&told[..2]).map(|found| found.best), Some(0.25));
         assert_eq!(validation(&told[..3]), None);
         assert_eq!(validation(&told).map(|found| (found.error, found.best)), Some((0.5, 0.5)));
+        // The running average's counts for the best, as it does for the weights that are kept.
+        let average_error = Some(0.125);
+        let (error, loss, samples, seconds) = (0.5, 1.0, 4, 0.1);
+        let averaged = Kind::Evaluation { error, average_error, loss, samples, seconds };
+        let found = validation(&[event(2, 1.0, averaged)]).map(|found| (found.error, found.best));
+        assert_eq!(found, Some((0.5, 0.125)));
+    }
+
+    #[test]
+    fn epochs_are_those_that_are_over() {
+        let epochs = |steps: u64| {
+            let ledger: Vec<Entry> = (1..=steps).map(line).collect();
+            result(Status::JobLost, &[event(0, 0.0, run_start(50))], &ledger).epochs
+        };
+        assert_eq!([4, 5, 9, 10].map(epochs), [0, 1, 1, 2]);
     }
 
     #[test]

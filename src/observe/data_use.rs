@@ -77,7 +77,8 @@ pub struct Waits {
     pub decode: f64,
     /// Files to be staged.
     pub staging: f64,
-    /// Ranks that took longer, and the exchange with them.
+    /// Ranks that took longer, the exchange with them, and what is not computing: the update, the
+    /// vote.
     pub peers: f64,
 }
 

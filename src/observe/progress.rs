@@ -180,7 +180,8 @@ struct BarState {
     seconds: f64,
     loss: Smoothed,
     error: Smoothed,
-    validation: Option<f64>,
+    /// Behind which step, and the error.
+    validation: Option<(u64, f64)>,
     /// The newest steps.
     recent: VecDeque<Recent>,
     /// What the next reported steps waited for.
@@ -220,7 +221,7 @@ impl BarState {
                 self.error.add(*error, *samples);
                 self.remember(event.seconds, *samples, *seconds);
             }
-            Kind::Evaluation { error, .. } => self.validation = Some(*error),
+            Kind::Evaluation { error, .. } => self.validation = Some((event.step, *error)),
             Kind::Restarted { .. } => {
                 self.go_back_to(event.step);
                 self.step = event.step;
@@ -233,7 +234,8 @@ impl BarState {
     fn go_back_to(&mut self, step: u64) {
         if step < self.step {
             let (steps_total, seconds, epoch) = (self.steps_total, self.seconds, self.epoch);
-            *self = Self { steps_total, seconds, epoch, step, ..Self::default() };
+            let validation = self.validation.filter(|(measured, _)| *measured <= step);
+            *self = Self { steps_total, seconds, epoch, step, validation, ..Self::default() };
         }
     }
 
@@ -300,14 +302,14 @@ impl BarState {
         if let Some(error) = self.error.mean() {
             line.push_str(&format!("  error {}", percent(error)));
         }
-        if let Some(error) = self.validation {
+        if let Some((_, error)) = self.validation {
             line.push_str(&format!("  validation {}", percent(error)));
         }
         if let Some(rate) = self.learning_rate {
             line.push_str(&format!("  rate {}", rate_of(rate)));
         }
         if let Some((images, _)) = self.speed() {
-            line.push_str(&format!("  {images:.0} images/s"));
+            line.push_str(&format!("  {} images/s", rate_of(images)));
         }
         if let Some(waits) = self.waits() {
             line.push_str(&format!("  {waits}"));
@@ -319,7 +321,7 @@ impl BarState {
     }
 }
 
-/// A learning rate in three digits.
+/// A rate of any kind, in three digits.
 pub fn rate_of(rate: f64) -> String {
     match rate {
         0.0 => "0".into(),

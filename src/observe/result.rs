@@ -48,7 +48,7 @@ impl Status {
 pub struct Validation {
     /// The last one measured.
     pub error: f64,
-    /// The smallest one measured.
+    /// The smallest one measured, of weights or running average.
     pub best: f64,
 }
 

@@ -62,7 +62,11 @@ pub(super) struct Report {
     #[serde(flatten)]
     pub(super) reading: Reading,
     pub(super) recoveries: usize,
+    /// All starts behind the first, as the result counts them.
     pub(super) restarts: usize,
+    /// Of them, those after a failure.
+    #[serde(skip)]
+    pub(super) failed_starts: usize,
     /// The newest ones, a line each.
     #[serde(skip)]
     pub(super) repairs: Vec<String>,
@@ -142,6 +146,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
         lost_steps: lost_steps(folder, events)?,
         recoveries: recoveries.iter().filter(|episode| episode.rung != RESTART).count(),
         restarts: restarts.count(),
+        failed_starts: recoveries.iter().filter(|episode| episode.rung == RESTART).count(),
         repairs: repairs(events),
         result,
     })
@@ -276,10 +281,15 @@ impl Report {
 
     /// How often it came back, and what that cost.
     pub(super) fn repaired(&self) -> String {
-        let Self { recoveries, restarts, lost_steps, .. } = self;
+        let Self { recoveries, failed_starts: restarts, lost_steps, .. } = self;
+        let continued = match self.restarts.saturating_sub(*restarts) {
+            0 => String::new(),
+            times => format!("gone on with {times} times, "),
+        };
         let seconds = duration(self.recovery_seconds);
         format!(
-            "{recoveries} recoveries, {restarts} restarts in {seconds}, {lost_steps} steps lost"
+            "{recoveries} recoveries, {restarts} restarts in {seconds}, {continued}{lost_steps} \
+             steps lost"
         )
     }
 
@@ -296,7 +306,7 @@ impl Report {
 pub(super) fn lines(report: &Report) -> String {
     let mut text = report.headline();
     text.push_str(&format!(
-        "\nstep {}, epoch {}, {} since the start, attempt {}, generation {}\n",
+        "\nstep {}, epoch {}, {} of running, attempt {}, generation {}\n",
         report.steps_total.map_or(report.step.to_string(), |all| format!("{}/{all}", report.step)),
         report.epoch,
         clock(report.seconds),
@@ -307,7 +317,7 @@ pub(super) fn lines(report: &Report) -> String {
     figures.extend(report.loss.map(|loss| format!("loss of the newest steps {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
     figures.extend(report.learning_rate.map(|rate| format!("learning rate {}", rate_of(rate))));
-    figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
+    figures.extend(report.images_per_second.map(|speed| format!("{} images/s", rate_of(speed))));
     figures
         .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
     text.push_str(&format!("{}\n", figures.join(", ")));

@@ -102,7 +102,8 @@ impl Counts {
         let mean = |count| self.of(count) as f64 / 1e6 / workers.max(1) as f64;
         let loading = self.of(Count::LoadMicros).max(1) as f64;
         let fetching = self.of(Count::WaitMicros) as f64 / loading;
-        let batch = mean(Count::BatchMicros);
+        // A worker can have begun to wait before its step did.
+        let batch = mean(Count::BatchMicros).min(step_seconds);
         Waits {
             data: batch * fetching.min(1.0),
             decode: batch * (1.0 - fetching.min(1.0)),
@@ -303,5 +304,7 @@ mod tests {
         assert_eq!(Waits { data: 0.3, decode: 0.1, ..waits }, expected);
         assert!((waits.decode - 0.1).abs() < 1e-9, "{waits:?}");
         assert_eq!(counts.timeless(), Counts::default());
+        let waits = counts.waits(2, 0.2, 0.2);
+        assert!((waits.data + waits.decode - 0.2).abs() < 1e-9, "never more than the step took");
     }
 }

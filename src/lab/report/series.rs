@@ -34,6 +34,16 @@ pub fn standing_errors(run: &Run) -> Vec<DataPoint> {
     in_order(standing(&run.events).iter().filter_map(error).collect())
 }
 
+/// The same, of the weights or of their running average, whichever is smaller.
+pub fn least_errors(run: &Run) -> Vec<DataPoint> {
+    let error = |event: &&Event| {
+        let found = [validation_error(&event.kind), average_error(&event.kind)];
+        let found = found.into_iter().flatten().filter(|error| error.is_finite());
+        Some((event.seconds, found.reduce(f64::min)?))
+    };
+    in_order(standing(&run.events).iter().filter_map(error).collect())
+}
+
 /// Validation error, a fraction.
 pub fn validation_error(kind: &Kind) -> Option<f64> {
     match kind {

@@ -106,7 +106,8 @@ pub fn summarise(study: &Study) -> Vec<RunSummary> {
 fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
     let events = &run.events;
     let errors = series::standing_errors(run);
-    let least = minimum(&errors, f64::INFINITY);
+    let best = series::least_errors(run);
+    let least = minimum(&best, f64::INFINITY);
     let result = run.result.as_ref();
     let recoveries = episodes(events);
     let lost_ledger = ledger::lost_steps(&run.ledger);
@@ -122,7 +123,7 @@ fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
         final_error: errors.last().map(|point| point.1),
         min_error: least.map(|point| point.1),
         min_error_seconds: least.map(|point| point.0),
-        min_error_early: minimum(&errors, total_seconds * EARLY).map(|point| point.1),
+        min_error_early: minimum(&best, total_seconds * EARLY).map(|point| point.1),
         lost_steps: result.map_or(lost_ledger, |result| result.lost_steps),
         lost_steps_ledger: lost_ledger,
         largest_fall: series::largest_fall(&series::committed_steps(events)) as u64,

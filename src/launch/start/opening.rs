@@ -15,7 +15,7 @@ use crate::launch::nodes::allocation::stray;
 use crate::launch::traces::folders;
 use crate::model::spec::ModelError;
 use crate::model::{Graph, catalogue};
-use crate::needs::{Load, Needs, needs};
+use crate::needs::{Load, Needs, needs, planned};
 use crate::run_folder;
 
 use super::job::Job;
@@ -82,18 +82,19 @@ pub struct Room {
 pub fn room(job: &Job) -> Room {
     let folder = run_folder::nearest(job.run.path());
     let have = Ceilings::granted(cgroup::read()).with_free(folder, held_bytes(job));
-    Room { needs: needs_of_job(job).map(|need| need.line()), short: short(job, have) }
+    let needs = needs_of_job(job);
+    Room { short: short(job, have, needs.as_ref()), needs: needs.map(|need| need.line()) }
 }
 
 /// What the kernel and control groups grant too little of for this run.
 pub fn scarce(job: &Job) -> Vec<String> {
-    short(job, Ceilings::granted(cgroup::read()))
+    short(job, Ceilings::granted(cgroup::read()), needs_of_job(job).as_ref())
 }
 
-fn short(job: &Job, have: Ceilings) -> Vec<String> {
+fn short(job: &Job, have: Ceilings, needs: Option<&Needs>) -> Vec<String> {
     let (ranks, spares) = job.processes_here();
     let crowd = (ranks + spares, u64::from(job.config.train.workers));
-    needs_of_job(job).map_or(Vec::new(), |need| ceilings::complaints(have, &need, crowd))
+    needs.map_or(Vec::new(), |need| ceilings::complaints(have, need, crowd))
 }
 
 /// What an earlier attempt left in shared memory, for this one to use; what cannot be looked at is
@@ -116,7 +117,8 @@ pub fn needs_of_job(job: &Job) -> Option<Needs> {
 /// alone; the ranks will say why.
 pub fn needs_of(config: &Config, ranks: u64) -> Option<Needs> {
     let graph = graph_of(config).ok()?;
-    let load = Load { ranks, samples: u64::MAX, planned: None };
+    let samples = u64::MAX;
+    let load = Load { ranks, samples, planned: planned(config, &graph, samples) };
     Some(needs(config, &graph, load))
 }
 

@@ -202,7 +202,7 @@ impl Keeper {
     /// Begins a checkpoint when one is due, and reports those that were finished.
     pub fn after_commit(&mut self, rank: &Rank, journal: &mut Journal) {
         let seconds = journal.seconds();
-        self.report(journal, rank.place());
+        self.report(journal, rank.place(), 0.0);
         let Position { step, cursor, .. } = rank.state.position;
         let line = rank.state.position.ledger_tail.last();
         let before = cursor - line.map_or(0, |line| line.count);
@@ -283,7 +283,8 @@ impl Keeper {
         }
     }
 
-    fn report(&mut self, journal: &mut Journal, place: Moment) {
+    /// `held`: seconds that the loop waited for them just now.
+    fn report(&mut self, journal: &mut Journal, place: Moment, held: f64) {
         let Some(writer) = &self.writer else { return };
         for done in writer.poll() {
             let at = self.stalls.iter().position(|stall| stall.step == done.step);
@@ -301,7 +302,7 @@ impl Keeper {
                     let kind = Kind::Checkpoint {
                         name: done.name,
                         bytes: done.bytes,
-                        stall_seconds: stall,
+                        stall_seconds: stall + held,
                         snapshot_seconds: copy,
                         write_seconds: done.write_seconds,
                         verify_seconds: done.verify_seconds,
@@ -425,9 +426,10 @@ impl Keeper {
 
     /// False where the writer was still at work then.
     fn finish_until(&mut self, until: Duration, journal: &mut Journal, rank: &Rank) -> bool {
-        let left = until.saturating_sub(self.means.clock.now());
-        let done = self.writer().finish(left);
-        self.report(journal, rank.place());
+        let began = self.means.clock.now();
+        let done = self.writer().finish(until.saturating_sub(began));
+        let held = (self.means.clock.now() - began).as_secs_f64();
+        self.report(journal, rank.place(), held);
         done
     }
 

@@ -227,6 +227,8 @@ fn waits(rank: &Rank, sums: &Sums, seconds: f64) -> Waits {
     let workers = u64::from(rank.plan.workers) * ranks;
     let busy = match sums.rank_micros.iter().sum::<u64>() {
         0 => seconds,
+        // Alone there is nobody to wait for.
+        _ if ranks == 1 => seconds,
         micros => micros as f64 / 1e6 / workers.max(1) as f64,
     };
     sums.counts.waits(workers, seconds, busy)

@@ -250,8 +250,9 @@ impl Position {
         self.evaluated_ms = at_ms;
         self.evaluation = Some(found);
         self.last_error = Some(error);
-        self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
-        self.improvement.judge(Best::of(found.step, error, found.average_error), self.cause(plan));
+        let found = Best::of(found.step, error, found.average_error);
+        self.best_error = Some(self.best_error.map_or(found.error, |best| best.min(found.error)));
+        self.improvement.judge(found, self.cause(plan));
         if self.ending.is_none() {
             self.settle(plan);
         }
