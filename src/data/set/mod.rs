@@ -124,6 +124,7 @@ impl DataSet {
         self.bring(id, &location, bytes)?;
         let length = match location.extent {
             Extent::Whole { listed } if listed != bytes.len() as u64 => Length::Otherwise,
+            Extent::Whole { .. } if self.store.is_rewritten(&location.file) => Length::Otherwise,
             // After its bytes were read: it was as listed until then.
             Extent::Range { .. } if self.source.is_rewritten(id, &*self.store) => Length::Otherwise,
             _ => Length::AsListed,

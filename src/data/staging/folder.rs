@@ -1,36 +1,36 @@
 //! The staging folder of a node: whole copies of files, by the key of their path, and a manifest.
 //! All ranks of the node share it; each file is copied once. A copy becomes visible whole: it is
-//! written under another name, which its writer locks, and renamed. Its hash is checked when it is
+//! written under another name, which its writer locks, and renamed. Its hashes are checked at every
 //! read. One that lay there before is compared with its file once, by the time of that.
 
-use std::collections::HashMap;
+mod copied;
+
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use kintsugi_ffi::lock;
 use kintsugi_ffi::private::{self, Access};
 use thiserror::Error;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::Shown;
+use crate::data::Occasion;
 use crate::data::store::direct::Direct;
-use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
+use crate::data::store::{Extent, FetchError, Location, Store};
 use crate::data::unfinished::Unfinished;
 use crate::observe::refusal::Meaning;
 
 use super::key::Key;
 use super::manifest::{Line, Manifest};
+use copied::{Copied, Hashed, Unwritten, check, hash_file, write};
 
-/// A large file is copied in pieces of so many bytes.
-const PIECE_BYTES: u64 = 8 << 20;
-/// What is read at a time to be hashed.
-const HASHED_BYTES: usize = 256 << 10;
 /// A copy is its owner's alone.
 const COPY_MODE: u32 = 0o600;
 /// In the folder: what is locked while something is urgent for the node.
@@ -58,19 +58,6 @@ pub enum Done {
     Found(u64),
 }
 
-/// What a copy is known by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Copied {
-    bytes: u64,
-    hash: u64,
-    /// When its file had last changed, if its store knows.
-    changed_ns: Option<i64>,
-    /// Nobody has looked yet whether its file is still the one that was copied.
-    unseen: bool,
-    /// Its bytes were hashed by this process; one of many samples is hashed only once.
-    verified: bool,
-}
-
 /// What the folder says to a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
@@ -89,6 +76,11 @@ pub enum Found {
 pub struct Folder {
     root: PathBuf,
     copies: RwLock<HashMap<Key, Copied>>,
+    /// Hashes of the parts of copies that hold many samples, which are read one by one.
+    hashed: RwLock<HashMap<Key, Arc<Hashed>>>,
+    /// Files that a run that goes on found written anew since it copied them.
+    rewritten: RwLock<HashSet<Key>>,
+    occasion: Occasion,
     manifest: Mutex<Manifest>,
     /// Held while the folder is in use.
     lock: File,
@@ -115,12 +107,26 @@ impl Folder {
         private::enter_folder(root)?;
         options.open(root.join(URGENT))?;
         let manifest = Mutex::new(Manifest::open(root)?);
-        let copies = RwLock::default();
-        let root = root.to_owned();
-        let (retired, local) = (AtomicBool::new(false), Direct::default());
-        let folder = Self { root, copies, manifest, lock: held, retired, local };
+        let folder = Self {
+            root: root.to_owned(),
+            copies: RwLock::default(),
+            hashed: RwLock::default(),
+            rewritten: RwLock::default(),
+            occasion: Occasion::Begins,
+            manifest,
+            lock: held,
+            retired: AtomicBool::new(false),
+            local: Direct::default(),
+        };
         folder.learn(Since::Opening);
         Ok(folder)
+    }
+
+    /// What it is opened for. A run that begins may find copies that were made ahead of it, of files
+    /// that were written since.
+    #[must_use]
+    pub fn opened_for(self, occasion: Occasion) -> Self {
+        Self { occasion, ..self }
     }
 
     /// This process is done with it; the last one removes it.
@@ -152,12 +158,18 @@ impl Folder {
             let Some(hash) = line.hash() else { continue };
             let unseen = since == Since::Opening;
             let (bytes, changed_ns) = (line.bytes, line.changed_ns);
-            let copied = Copied { bytes, hash, changed_ns, unseen, verified: false };
+            let copied = Copied { bytes, hash, changed_ns, unseen };
             match copies.entry(line.key) {
                 // This process made it, or has read it.
                 Entry::Occupied(held) if held.get().is_of(&copied) => {}
                 // A file that was copied twice is what it was the second time.
-                Entry::Occupied(mut held) => drop(held.insert(copied)),
+                Entry::Occupied(mut held) => {
+                    let before = held.insert(copied);
+                    let went_on = since == Since::Now && self.occasion != Occasion::Begins;
+                    if !before.has_bytes_of(&copied) && (went_on || line.generation > 0) {
+                        self.rewritten.write().unwrap_or_else(poisoned).insert(line.key);
+                    }
+                }
                 Entry::Vacant(none) => drop(none.insert(copied)),
             }
         }
@@ -183,6 +195,12 @@ impl Folder {
     pub fn is_of(&self, file: &Path, (bytes, changed_ns): (u64, i64)) -> Option<bool> {
         let copied = self.known(Key::of(file))?;
         Some((copied.bytes, copied.changed_ns?) == (bytes, changed_ns))
+    }
+
+    /// Whether a file's bytes became others while the run that copied it went on.
+    pub fn is_rewritten(&self, file: &Path) -> bool {
+        let rewritten = self.rewritten.read().unwrap_or_else(poisoned);
+        !rewritten.is_empty() && rewritten.contains(&Key::of(file))
     }
 
     /// Bytes of all copies.
@@ -221,20 +239,33 @@ impl Folder {
                 Ok(check(copied, into.len() as u64, xxh3_64(into))?)
             }
             Extent::Range { offset, length } => {
-                if !copied.verified {
-                    let (bytes, hash) = hash_file(&path)?;
-                    check(copied, bytes, hash)?;
-                    let mut copies = self.copies.write().unwrap_or_else(poisoned);
-                    copies.insert(key, Copied { verified: true, ..copied });
-                }
-                self.local.fetch(&Location::range(&*path, offset, length), into)
+                let hashed = self.hashed(key, copied)?;
+                let (from, covering) = hashed.covering(offset, length)?;
+                self.local.fetch(&Location::range(&*path, from, covering), into)?;
+                hashed.check(from, into)?;
+                into.truncate((offset + length - from) as usize);
+                into.drain(..(offset - from) as usize);
+                Ok(())
             }
         }
+    }
+
+    /// The hashes of a copy's parts: made once by each process, of bytes that are the copy's.
+    fn hashed(&self, key: Key, copied: Copied) -> Result<Arc<Hashed>, FetchError> {
+        let held = self.hashed.read().unwrap_or_else(poisoned).get(&key).map(Arc::clone);
+        if let Some(held) = held.filter(|held| held.is_of(&copied)) {
+            return Ok(held);
+        }
+        let hashed = Arc::new(hash_file(&key.path(&self.root))?);
+        check(copied, hashed.bytes, hashed.hash)?;
+        self.hashed.write().unwrap_or_else(poisoned).insert(key, Arc::clone(&hashed));
+        Ok(hashed)
     }
 
     /// A copy that cannot be used is nobody's any more.
     fn forget(&self, key: Key) {
         self.copies.write().unwrap_or_else(poisoned).remove(&key);
+        self.hashed.write().unwrap_or_else(poisoned).remove(&key);
         let path = key.path(&self.root);
         let _ = fs::remove_file(&path);
         self.local.close(&path);
@@ -255,6 +286,7 @@ impl Folder {
         {
             return Err(ours(error));
         }
+        let mut before = None;
         for _ in 0..TURNS_MAX {
             let part = Unfinished::open(&path, COPY_MODE).map_err(ours)?;
             // Who held it has renamed it, or died and left it.
@@ -266,7 +298,10 @@ impl Folder {
                         part.discard();
                         return Ok(Done::Found(copied.bytes));
                     }
-                    Some(_) => self.forget(key),
+                    Some(copied) => {
+                        before = Some(copied);
+                        self.forget(key);
+                    }
                     None => {}
                 }
             }
@@ -285,6 +320,10 @@ impl Folder {
             })?;
             fs::rename(&part.path, &path).map_err(ours)?;
             self.enter(file, key, copied, generation).map_err(ours)?;
+            let goes_on = self.occasion != Occasion::Begins || generation > 0;
+            if goes_on && before.is_some_and(|before| !before.has_bytes_of(&copied)) {
+                self.rewritten.write().unwrap_or_else(poisoned).insert(key);
+            }
             return Ok(Done::Made(copied.bytes));
         }
         Err(CopyError::Folder(format!("{}: others never finish it", path.shown())))
@@ -333,7 +372,7 @@ impl Folder {
         let mut damaged = Vec::new();
         for (key, copied) in all {
             let hashed = hash_file(&key.path(&self.root)).map_err(FetchError::from);
-            if let Err(error) = hashed.and_then(|(bytes, hash)| Ok(check(copied, bytes, hash)?)) {
+            if let Err(error) = hashed.and_then(|of| Ok(check(copied, of.bytes, of.hash)?)) {
                 if is_unusable(&error) {
                     self.forget(key);
                 }
@@ -344,14 +383,6 @@ impl Folder {
             }
         }
         damaged
-    }
-}
-
-impl Copied {
-    /// Whether both are one copy, whatever is known of it beside.
-    fn is_of(&self, other: &Self) -> bool {
-        let what = |copied: &Self| (copied.bytes, copied.hash, copied.changed_ns);
-        what(self) == what(other)
     }
 }
 
@@ -390,29 +421,6 @@ fn lock_name(root: &Path) -> PathBuf {
     name.into()
 }
 
-fn check(copied: Copied, bytes: u64, hash: u64) -> Result<(), String> {
-    if bytes != copied.bytes {
-        return Err(format!("{bytes} bytes instead of {}", copied.bytes));
-    }
-    if hash != copied.hash {
-        return Err("its bytes have changed".into());
-    }
-    Ok(())
-}
-
-fn hash_file(path: &Path) -> io::Result<(u64, u64)> {
-    let (mut hasher, mut file, mut bytes) = (Xxh3::new(), File::open(path)?, 0);
-    let mut piece = vec![0; HASHED_BYTES];
-    loop {
-        let read = file.read(&mut piece)?;
-        if read == 0 {
-            return Ok((bytes, hasher.digest()));
-        }
-        hasher.update(&piece[..read]);
-        bytes += read as u64;
-    }
-}
-
 /// Names the folder and no file in it: all ranks of a node say the same then, and one warning is
 /// shown.
 fn no_copies(root: &Path, error: &io::Error) -> CopyError {
@@ -423,45 +431,6 @@ fn no_copies(root: &Path, error: &io::Error) -> CopyError {
         _ => "",
     };
     CopyError::Folder(format!("{}: {error}{advice}", root.shown()))
-}
-
-/// Why a copy is not whole.
-#[derive(Debug)]
-enum Unwritten {
-    /// The folder's disk.
-    Here(io::Error),
-    /// What is copied.
-    There(String),
-}
-
-fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied, Unwritten> {
-    let source = |error: FetchError| Unwritten::There(format!("{}: {error}", from.shown()));
-    let folder = Unwritten::Here;
-    to.set_len(0).map_err(folder)?;
-    let bytes = match store.look(from) {
-        Ok(Kind::File { bytes }) => bytes,
-        Ok(_) => return Err(Unwritten::There(format!("{}: no file", from.shown()))),
-        Err(error) => return Err(Unwritten::There(format!("{}: {error}", from.shown()))),
-    };
-    // Asked first: a file that changes while it is read is another one later.
-    let changed_ns = store.changed_ns(from).map_err(|error| source(error.into()))?;
-    let (mut hasher, mut buffer, mut done) = (Xxh3::new(), Vec::new(), 0);
-    if bytes <= PIECE_BYTES.min(FILE_BYTES_MAX) {
-        store.fetch(&Location::whole(from, bytes), &mut buffer).map_err(source)?;
-        hasher.update(&buffer);
-        (&*to).write_all(&buffer).map_err(folder)?;
-        done = buffer.len() as u64;
-    } else {
-        while done < bytes {
-            let length = PIECE_BYTES.min(bytes - done);
-            store.fetch(&Location::range(from, done, length), &mut buffer).map_err(source)?;
-            hasher.update(&buffer);
-            (&*to).write_all(&buffer).map_err(folder)?;
-            done += length;
-        }
-    }
-    let hash = hasher.digest();
-    Ok(Copied { bytes: done, hash, changed_ns, unseen: false, verified: true })
 }
 
 #[cfg(test)]

@@ -189,6 +189,10 @@ pub trait Store: Send + Sync {
             _ => Sight::Unknown,
         }
     }
+    /// Whether a file's bytes are known to have become others while the run went on.
+    fn is_rewritten(&self, _file: &Path) -> bool {
+        false
+    }
     /// What a path leads to; an error where it leads nowhere.
     fn look(&self, path: &Path) -> io::Result<Kind>;
     /// When a file's bytes, or a folder's names, last changed: nanoseconds since 1970. A file that

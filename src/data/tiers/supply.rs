@@ -50,7 +50,7 @@ impl Supply {
     ) -> Self {
         let folder = match config.staging.mode {
             StagingMode::None => None,
-            _ => staging_folder(config, &set, run_id),
+            _ => staging_folder(config, &set, run_id, occasion),
         };
         let sign = folder.as_ref().map(|folder| folder.urgent_sign());
         let (tally, urgent) = (Arc::new(Tally::of_process()), Arc::new(Urgent::of_node(sign)));
@@ -151,10 +151,15 @@ fn open_cache(
     }
 }
 
-fn staging_folder(config: &Config, set: &DataSet, run_id: &str) -> Option<Arc<Folder>> {
+fn staging_folder(
+    config: &Config,
+    set: &DataSet,
+    run_id: &str,
+    occasion: Occasion,
+) -> Option<Arc<Folder>> {
     let root = place::folder(&config.staging, run_id, set.source.fingerprint());
     match Folder::open(&root) {
-        Ok(folder) => Some(Arc::new(folder)),
+        Ok(folder) => Some(Arc::new(folder.opened_for(occasion))),
         Err(error) => {
             act_on(&format!(
                 "nothing is staged, training reads the shared store: {}: {error}; {}",

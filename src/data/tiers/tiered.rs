@@ -121,6 +121,10 @@ impl Store for Tiered {
         self.shared.sight(file)
     }
 
+    fn is_rewritten(&self, file: &Path) -> bool {
+        self.staged.as_ref().is_some_and(|folder| folder.is_rewritten(file))
+    }
+
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.shared.look(path)
     }

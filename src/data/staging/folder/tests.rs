@@ -89,6 +89,62 @@ fn a_copy_that_changed_is_forgotten_and_can_be_made_again() {
 }
 
 #[test]
+fn every_read_of_a_part_of_a_copy_is_checked_whenever_it_was_damaged() {
+    let (place, mut store) = (tempfile::tempdir().expect("temporary folder"), store());
+    let whole: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+    store.put("/set/large.bin", whole.clone());
+    let (folder, large) =
+        (Folder::open(place.path()).expect("opened"), Path::new("/set/large.bin"));
+    folder.copy(&store, large, 0).expect("copied");
+    let read = |offset: usize, length: usize| {
+        let (mut bytes, part) = (vec![1; 9], Location::range(large, offset as u64, length as u64));
+        (folder.fetch(&part, &mut bytes), bytes)
+    };
+    // Within a part, over several, up to the end, and nothing.
+    for (offset, length) in [(0, 1), (70_000, 30), (65_000, 140_000), (299_990, 10), (5, 0)] {
+        let expected = (Found::Here, whole[offset..offset + length].to_vec());
+        assert_eq!(read(offset, length), expected, "{offset} {length}");
+    }
+    // Behind its first read: one bit, at its length.
+    let mut damaged = whole.clone();
+    damaged[150_000] ^= 4;
+    fs::write(Key::of(large).path(place.path()), damaged).expect("written");
+    assert_eq!(read(0, 100).0, Found::Here, "the damage lies elsewhere");
+    assert_eq!(read(149_990, 20).0, Found::Damaged("its bytes have changed".into()));
+    assert_eq!(read(0, 100).0, Found::Not, "none of it is used any more");
+}
+
+#[test]
+fn a_file_that_becomes_another_while_its_run_goes_on_is_known_and_one_before_it_is_not() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let (root, file) = (place.path().join("stage"), place.path().join("a.jpg"));
+    let store = Direct::default();
+    let write = |bytes: &[u8], seconds: u64| {
+        fs::write(&file, bytes).expect("written");
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        File::open(&file).and_then(|file| file.set_modified(time)).expect("set");
+    };
+    let opened = |occasion| Folder::open(&root).expect("opened").opened_for(occasion);
+    write(b"ahead", 1_000);
+    opened(Occasion::Begins).copy(&store, &file, 0).expect("copied");
+    write(b"first", 2_000);
+    let begins = opened(Occasion::Begins);
+    begins.copy(&store, &file, 0).expect("copied");
+    assert!(!begins.is_rewritten(&file), "it was copied ahead of the run");
+    write(b"first", 3_000);
+    let joins = opened(Occasion::Joins);
+    joins.copy(&store, &file, 1).expect("copied");
+    assert!(!joins.is_rewritten(&file), "touched, and the same");
+    write(b"other", 4_000);
+    let joins = opened(Occasion::Joins);
+    joins.copy(&store, &file, 1).expect("copied");
+    begins.catch_up();
+    // Whoever made it, whoever learns of it, whoever comes later.
+    let goes_on = opened(Occasion::GoesOn);
+    assert!([joins, begins, goes_on].iter().all(|folder| folder.is_rewritten(&file)));
+}
+
+#[test]
 fn what_a_killed_writer_left_is_written_again_from_its_start() {
     let place = tempfile::tempdir().expect("temporary folder");
     let folder = Folder::open(&place.path().join("stage")).expect("opened");
