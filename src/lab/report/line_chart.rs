@@ -400,13 +400,10 @@ impl LineChart {
         let wanted: Vec<f64> = drawn.iter().map(|(_, end)| scale.y(end.1)).collect();
         let placed = spread(&wanted, LABEL_GAP, scale.frame.top, scale.bottom());
         for ((series, end), y) in drawn.into_iter().zip(placed) {
-            let from = scale.at(end);
             let x = scale.right + LABEL_LEFT;
-            canvas.line(
-                &format!("leader c{}", series.colour),
-                (from.0 + 4.0, from.1),
-                (x - 4.0, y),
-            );
+            // From the plot's edge, however early the curve ends: within it a line is data.
+            let from = (scale.right + 4.0, scale.y(end.1));
+            canvas.line(&format!("leader c{}", series.colour), from, (x - 4.0, y));
             let class = format!("series-label c{}", series.colour);
             let label = self.end_label(series);
             canvas.text(&class, (x, y + 4.0), Anchor::Start, &label);
@@ -468,5 +465,22 @@ impl Series {
         self.dots = self.runs.is_empty() && self.curve.band.is_empty();
         self.diamond = self.curve.points.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line across the plot would be read as what was measured.
+    #[test]
+    fn what_leads_to_a_label_begins_where_the_plot_ends() {
+        let curve = MeanCurve { points: vec![(0.0, 1.0), (2.0, 3.0)], band: Vec::new() };
+        let series = vec![Series { label: "short".into(), curve, ..Series::default() }];
+        let drawing = LineChart { x_to: 20.0, series, ..LineChart::default() }.draw().unwrap();
+        let (_, leader) = drawing.wide.split_once("<line class=\"leader").expect("its leader");
+        let (_, x) = leader.split_once("x1=\"").expect("where it begins");
+        let x: f64 = x.split_once('"').expect("a number").0.parse().unwrap();
+        assert!(x >= WIDE.width - WIDE.right_min, "{x}");
     }
 }
