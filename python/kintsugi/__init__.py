@@ -34,8 +34,9 @@ class Run:
 
     path         the folder
     events       every line of events.jsonl, a dict each, in the order written
-    steps        what was told of training, a dict each: step, epoch, time, seconds (since the run
-                 began), loss, error, samples, learning_rate, step_seconds
+    steps        what was told of training, a dict each: step, epoch, time, seconds (since the
+                 first start, pauses between two launches not), loss, error, samples,
+                 learning_rate, step_seconds
     evaluations  step, time, seconds, loss, error, samples, evaluation_seconds, and average_error
                  where a running average of the weights was judged too
     metrics      both by step: the rows of metrics.csv

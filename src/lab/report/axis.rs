@@ -1,5 +1,5 @@
-//! What curves are drawn against: epochs, committed steps or wall time; and where what happened in
-//! a run lies there. Pure.
+//! What curves are drawn against: epochs, committed steps or running time; and where what
+//! happened in a run lies there. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub enum Axis {
     Epochs,
     /// Committed steps.
     Steps,
-    /// Seconds since the run's first start.
+    /// Seconds since the run's first start, restarts included, pauses between two launches not.
     Time,
 }
 
@@ -36,7 +36,7 @@ impl Axis {
         match self {
             Self::Epochs => "epochs",
             Self::Steps => "committed steps",
-            Self::Time => "wall time",
+            Self::Time => "running time",
         }
     }
 

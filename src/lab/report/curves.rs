@@ -159,8 +159,8 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
     let failed = !failure_marks(study, Axis::Time).is_empty();
     let failures = match failed {
         true => {
-            " Time counts from the run's first start, repairs and restarts included. Dotted \
-             lines: failures."
+            " Time counts from the run's first start, repairs and restarts included, pauses \
+             between two launches not. Dotted lines: failures."
         }
         false => "",
     };
@@ -256,7 +256,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
     let points = |run: &Run, _: &Ruler| series::committed_steps(&run.events);
     let chart = LineChart {
         id: "committed-steps".into(),
-        label: "Committed steps against wall time, a curve for every arm".into(),
+        label: "Committed steps against running time, a curve for every arm".into(),
         y_label: "committed steps".into(),
         y_from: Some(0.0),
         x_to: study.total_seconds(),
@@ -275,7 +275,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
             Some(most) => fell.push(format!("{} (by up to {most})", escape(arm))),
         }
     }
-    let mut caption = "<b>Committed steps against wall time.</b>".to_string();
+    let mut caption = "<b>Committed steps against running time.</b>".to_string();
     if !never.is_empty() {
         caption.push_str(&format!(" They never fall in: {}.", never.join(", ")));
     }

@@ -252,7 +252,7 @@ impl LineChart {
     fn csv(&self) -> String {
         let (unit, _) = self.x_unit();
         let x_label = match self.x_axis {
-            XAxis::Time => "wall time / s".to_string(),
+            XAxis::Time => "running time / s".to_string(),
             _ => self.x_label(),
         };
         let x = |x: f64| match self.x_axis {
@@ -338,7 +338,7 @@ impl LineChart {
             XAxis::Shares { label } => format!("{label} / {unit}"),
             XAxis::Steps => "committed steps".to_string(),
             XAxis::Epochs => "epochs".to_string(),
-            XAxis::Time => format!("wall time / {unit}"),
+            XAxis::Time => format!("running time / {unit}"),
         }
     }
 

@@ -81,7 +81,7 @@ enum Alike {
 }
 
 /// Which axis a page shows first: where failures are compared, or all had the same time on one
-/// machine, wall time.
+/// machine, running time.
 fn first_axis(study: &Study, alike: Alike) -> Axis {
     let Some(first) = study.runs.first() else { return Axis::Time };
     let limit = first.max_seconds;
