@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::groups::{Keys, configuration, differences};
-use super::statistics::{Estimate, INTERVAL_FROM, estimate};
+use super::statistics::{Estimate, INTERVAL_FROM, estimate, half_width_of_difference};
 use super::summary::{RunSummary, is_calm};
 use super::{Run, Study};
 use crate::observe::result::Status;
@@ -34,7 +34,7 @@ pub struct Best {
     pub best: Rated,
     /// The second lowest.
     pub next: Rated,
-    /// Whether the intervals, or without them the single errors, leave no doubt which is lower.
+    /// Whether the 95 % interval of their difference leaves no doubt which is lower.
     pub is_clear: bool,
     /// Keys of their lengths in which the two differ.
     pub lengths: Vec<String>,
@@ -47,17 +47,6 @@ impl Rated {
         let errors: Vec<f64> = own.filter_map(|run| run.min_error).collect();
         let error = estimate(errors.iter().copied())?;
         Some(Self { arm: arm.to_owned(), error, errors })
-    }
-
-    /// Between which its error lies, as far as its seeds tell.
-    fn range(&self) -> (f64, f64) {
-        match self.error.half_width {
-            Some(half) => (self.error.mean - half, self.error.mean + half),
-            None => {
-                let low = self.errors.iter().copied().fold(f64::INFINITY, f64::min);
-                (low, self.errors.iter().copied().fold(0.0, f64::max))
-            }
-        }
     }
 
     fn words(&self) -> String {
@@ -77,10 +66,13 @@ impl Rated {
 impl Best {
     /// In a line.
     pub fn words(&self) -> String {
-        let doubt = match (self.is_clear, self.best.errors.len().min(self.next.errors.len())) {
-            (_, 1) => "; one seed does not tell them apart",
-            (true, _) => "",
-            (false, _) => "; these seeds do not tell them apart",
+        let difference = difference(&self.best, &self.next).filter(|_| self.is_clear);
+        let doubt = match (difference, self.best.errors.len().min(self.next.errors.len())) {
+            (_, 1) => "; one seed does not tell them apart".to_string(),
+            (Some((by, half)), _) => {
+                format!("; {:.2} ± {:.2} points apart", by * 100.0, half * 100.0)
+            }
+            (None, _) => "; these seeds do not tell them apart".to_string(),
         };
         let lengths = match self.lengths.join(", ") {
             keys if keys.is_empty() => keys,
@@ -159,9 +151,18 @@ fn differing(of: &[&Keys]) -> Vec<String> {
     differences(of).into_iter().map(|difference| difference.key).collect()
 }
 
-/// Whether seeds tell two arms apart: of few, two of one kind are often apart by chance.
+/// Of two arms' errors, and half of its 95 % interval; `None` of few seeds, where two arms of one
+/// kind are often apart by chance.
+fn difference(best: &Rated, next: &Rated) -> Option<(f64, f64)> {
+    let enough = best.errors.len().min(next.errors.len()) >= INTERVAL_FROM;
+    let half = half_width_of_difference(&best.errors, &next.errors).filter(|_| enough)?;
+    Some((next.error.mean - best.error.mean, half))
+}
+
+/// Whether seeds tell two arms apart: intervals of two means may overlap where that of their
+/// difference does not hold zero.
 fn are_apart(best: &Rated, next: &Rated) -> bool {
-    best.errors.len().min(next.errors.len()) >= INTERVAL_FROM && best.range().1 < next.range().0
+    difference(best, next).is_some_and(|(by, half)| half < by)
 }
 
 #[cfg(test)]
@@ -193,7 +194,18 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_not_told_apart() {
+    fn what_the_difference_tells_apart_may_overlap() {
+        // 20.83 and 25.42 %: t = 3.42 with 5.7 degrees of freedom.
+        let of = |mean: f64, off: f64| [mean - off, mean - off, mean + off, mean + off];
+        let words = told(&of(0.2083, 0.01442), &of(0.2542, 0.01818));
+        assert!(words.contains("a, 20.83 ± 2.65 %") && words.contains("b, 25.42 ± 3.34 %"));
+        assert!(words.ends_with("over 4 seeds; 4.59 ± 3.44 points apart."), "{words}");
+        let near = told(&of(0.2083, 0.01442), &of(0.2402, 0.01818));
+        assert!(near.ends_with("these seeds do not tell them apart."), "{near}");
+    }
+
+    #[test]
+    fn what_chance_explains_is_not_told_apart() {
         assert!(told(&[0.1, 0.12], &[0.11, 0.2]).ends_with("do not tell them apart."));
         assert!(told(&[0.1], &[0.2]).ends_with("one seed does not tell them apart."));
     }

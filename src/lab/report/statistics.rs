@@ -22,15 +22,30 @@ const T_95: [f64; 30] = [
 /// Values from which an interval is told.
 pub const INTERVAL_FROM: usize = 4;
 
+/// The square of the standard error of a mean; `None` of one value.
+fn squared_error(values: &[f64]) -> Option<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let squares = || values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (n > 1.0).then(|| squares() / (n - 1.0) / n)
+}
+
 /// Half the width of the 95 % interval of a mean (Student's t); `None` of one value.
 pub fn half_width(values: &[f64]) -> Option<f64> {
-    let n = values.len();
-    let mean = values.iter().sum::<f64>() / n as f64;
-    (n > 1).then(|| {
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let t = T_95.get(n - 2).copied().unwrap_or(1.96);
-        t * (squares / (n - 1) as f64 / n as f64).sqrt()
-    })
+    let error = squared_error(values)?.sqrt();
+    Some(T_95.get(values.len() - 2).copied().unwrap_or(1.96) * error)
+}
+
+/// Half the width of the 95 % interval of the difference of two means (Welch's t, with whole
+/// degrees of freedom); `None` where one is of one value.
+pub fn half_width_of_difference(a: &[f64], b: &[f64]) -> Option<f64> {
+    let (ours, theirs) = (squared_error(a)?, squared_error(b)?);
+    let part = |error: f64, of: &[f64]| error.powi(2) / (of.len() - 1) as f64;
+    let freedom = (ours + theirs).powi(2) / (part(ours, a) + part(theirs, b));
+    // Two without any spread have no degrees of freedom, and no error either.
+    let whole = (freedom + 1e-9) as usize;
+    let t = T_95.get(whole.max(1) - 1).copied().unwrap_or(1.96);
+    Some(t * (ours + theirs).sqrt())
 }
 
 /// Mean and interval of the finite values; `None` of none.
@@ -216,6 +231,18 @@ mod tests {
         let few = estimate([1.0, 2.0, 6.0]).unwrap();
         assert_eq!((few.mean, few.half_width), (3.0, None), "three are no sample");
         assert_eq!(estimate([f64::NAN]), None);
+    }
+
+    #[test]
+    fn the_interval_of_a_difference_is_welchs() {
+        // Standard errors 0.5 and 1, 3 degrees of freedom each: together 1.25^2 / (1.0625 / 3).
+        let half = half_width_of_difference(
+            &[0.0, 0.0, 3f64.sqrt(), 3f64.sqrt()],
+            &[0.0, 0.0, 12f64.sqrt(), 12f64.sqrt()],
+        );
+        assert!((half.unwrap() - 2.776 * 1.25f64.sqrt()).abs() < 1e-9, "{half:?}");
+        assert_eq!(half_width_of_difference(&[2.0; 4], &[3.0; 4]), Some(0.0));
+        assert_eq!(half_width_of_difference(&[2.0], &[3.0; 4]), None);
     }
 
     #[test]
