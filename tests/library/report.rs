@@ -245,13 +245,16 @@ fn the_page_of_one_run_says_what_it_was_and_what_it_lost() {
     let of = |arm: &str| {
         html(&Study { runs: vec![all.runs_of(arm).next().unwrap().clone()], ..all.clone() })
     };
-    assert!(!of("calm").contains("reference_batch"));
+    let calm = of("calm");
+    assert!(!calm.contains("reference_batch") && !calm.contains("soft labels"));
     let mut scaled = all.runs_of("calm").next().unwrap().clone();
     let mut config = scaled.settings().unwrap();
     (config.train.global_batch, config.schedule.reference_batch) = (192, Some(64));
     config.optimizer.learning_rate = 0.1;
+    (config.train.label_smoothing, config.data.mixup_alpha) = (Some(0.1), Some(0.2));
     scaled.config = toml::to_string(&config).unwrap();
     let scaled = html(&Study { runs: vec![scaled], ..all.clone() });
+    assert!(scaled.contains("soft labels (train.label_smoothing, data.mixup_alpha), the"));
     assert!(scaled.contains("; for 64 samples (schedule.reference_batch), so 0.3 for 192"));
     assert!(scaled.contains("times the batch over schedule.reference_batch in calm."));
     let page = of("checkpoint/restart");

@@ -9,6 +9,7 @@ use super::statistics::{DataPoint, INTERVAL_FROM, apart, mean_curve};
 use super::summary::{RunSummary, calm_arm};
 use super::svg::escape;
 use super::{Run, Study, few};
+use crate::config::Config;
 use crate::observe::event::Kind;
 
 const CURVE_POINTS_MAX: usize = 400;
@@ -294,9 +295,13 @@ pub fn of_one_run(study: &Study, what: Both) -> Option<Figure> {
         Both::Loss => (LOSSES, series::training_loss, series::validation_loss),
     };
     let run = study.runs.first()?;
+    let soft = match what {
+        Both::Error => String::new(),
+        Both::Loss => run.settings().map_or(String::new(), |config| soft_labels(&config)),
+    };
     let more = format!(
         " Training: means over {SLICES} slices of the axis, of pictures as they are trained on. \
-         Dots: evaluations; the diamond is the least of them."
+         Dots: evaluations; the diamond is the least of them.{soft}"
     );
     measure.figure(study, &more, |axis| {
         let Some(ruler) = Ruler::new(run, axis) else { return Vec::new() };
@@ -316,6 +321,23 @@ pub fn of_one_run(study: &Study, what: Both) -> Option<Figure> {
         let all = [training, validation, average].into_iter();
         all.filter(|series| !series.curve.points.is_empty()).collect()
     })
+}
+
+/// That training and validation have not the same loss, where labels are softened or mixed.
+fn soft_labels(config: &Config) -> String {
+    let keys = [
+        ("train.label_smoothing", config.train.label_smoothing),
+        ("data.mixup_alpha", config.data.mixup_alpha),
+        ("data.cutmix_alpha", config.data.cutmix_alpha),
+    ];
+    let set = keys.iter().filter(|(_, value)| value.is_some_and(|value| value > 0.0));
+    match set.map(|(key, _)| *key).collect::<Vec<_>>().join(", ") {
+        keys if keys.is_empty() => keys,
+        keys => format!(
+            " The training loss is that of soft labels ({keys}), the validation loss that of the \
+             labels themselves: how far apart they lie says little."
+        ),
+    }
 }
 
 /// What is measured in training and in validation.
