@@ -14,7 +14,7 @@ use kintsugi_ffi::os;
 use crate::config::Shown;
 
 use super::data_use::DataUse;
-use super::event::{Event, Kind, RESTART};
+use super::event::{Event, Kind};
 use super::log::{EVENTS_FILE, EventTail};
 
 pub mod record;
@@ -38,12 +38,12 @@ pub struct Tensorboard {
 /// What scalars are made from besides the event itself.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
+    /// Both as `result.json` counts them.
     recoveries: u64,
+    restarts: u64,
     ranks: u32,
     /// Of the newest report of steps: how many a report is about.
     step: u64,
-    /// The attempt ended because somebody asked it to: to go on after that is no recovery.
-    stopped: bool,
 }
 
 impl Tensorboard {
@@ -173,8 +173,7 @@ impl Known {
                     .collect()
             }
             Kind::Recovered(record) => {
-                // A restart is counted where it begins.
-                self.recoveries += u64::from(record.rung != RESTART);
+                self.recoveries += 1;
                 self.ranks = record.ranks;
                 let seconds = Scalar::new("recovery/seconds", record.seconds.values().sum());
                 self.world().into_iter().chain([seconds]).collect()
@@ -185,17 +184,13 @@ impl Known {
             }
             Kind::Restarted { .. } => {
                 self.step = event.step;
-                self.recoveries += u64::from(!std::mem::take(&mut self.stopped));
+                self.restarts += 1;
                 self.world()
             }
             // The living go back.
             Kind::FailureDetected { .. } if event.step < self.step => {
                 self.step = event.step;
                 self.world()
-            }
-            Kind::RunEnd { status, .. } => {
-                self.stopped = ["interrupted", "completed"].contains(&status.as_str());
-                Vec::new()
             }
             _ => Vec::new(),
         }
@@ -205,6 +200,7 @@ impl Known {
         vec![
             Scalar::new("world/ranks", f64::from(self.ranks)),
             Scalar::new("world/recoveries", self.recoveries as f64),
+            Scalar::new("world/restarts", self.restarts as f64),
         ]
     }
 }
