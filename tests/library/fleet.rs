@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use kintsugi::config::seed::Stream;
 use kintsugi::lab::fleet::{
-    ARMS, Arm, Costs, Fleet, NodeLoss, Rules, chain, forecast, forecasts, forms,
+    ARMS, Arm, Costs, Fleet, NodeLoss, Rules, chain, forecast, forecasts, forms, page,
 };
 use kintsugi::train::checkpoint::young_daly;
 use proptest::prelude::*;
@@ -98,8 +98,19 @@ fn runs_that_are_given_up_agree_with_their_formula_too() {
     for seed in 0..4 {
         let forecast = forecast(&restless, Arm::CheckpointRestart, 60, seed);
         assert!(forecast.agrees && forecast.goodput < 1e-3, "{forecast:?}");
-        assert!(forecast.half_width > forecast.goodput / 100.0, "{forecast:?}");
+        assert!(forecast.half_width.unwrap() > forecast.goodput / 100.0, "{forecast:?}");
     }
+}
+
+#[test]
+fn a_line_of_few_failures_has_no_interval() {
+    let day = Fleet { work: 24.0 * HOUR, ..fleet(1) };
+    let all = forecasts(&day, &[10, 10_000], 20, 0);
+    let (few, many) = all.split_at(ARMS.len());
+    assert!(few.iter().all(|forecast| forecast.half_width.is_none()), "{few:?}");
+    assert!(many.iter().all(|forecast| forecast.half_width.is_some()), "{many:?}");
+    assert!(page::table(many).text().contains('±') && page::few_failures(many).is_none());
+    assert!(!page::table(few).text().contains('±') && page::few_failures(few).is_some());
 }
 
 proptest! {

@@ -148,6 +148,9 @@ fn show(args: &Args) -> Result<bool, String> {
         print_line!("{line}");
     }
     print_line!("\n{}", page::table(&all).text());
+    if let Some(words) = page::few_failures(&all) {
+        print_line!("{words}");
+    }
     let agrees = all.iter().all(|forecast| forecast.agrees);
     let compared = all.iter().filter(|forecast| forecast.formula.is_some()).count();
     print_line!(

@@ -57,6 +57,8 @@ pub struct Played {
     pub work: f64,
     /// Wall time.
     pub seconds: f64,
+    /// Ranks and nodes that failed.
+    pub failures: u64,
 }
 
 /// Where a run stands.
@@ -68,6 +70,7 @@ struct Walk<'a> {
     seconds: f64,
     /// What is left of a repair.
     stall: f64,
+    failures: u64,
 }
 
 impl Walk<'_> {
@@ -139,8 +142,9 @@ impl Walk<'_> {
 
 /// Plays one run to the end of its work, or until it is plain that it makes no headway.
 pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
-    let (nodes_away, ranks_away, stall) = (0, 0, 0.0);
-    let mut state = Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall };
+    let (nodes_away, ranks_away, failures) = (0, 0, 0);
+    let (done, seconds, stall) = (0.0, 0.0, 0.0);
+    let mut state = Walk { rules, nodes_away, ranks_away, done, seconds, stall, failures };
     let seconds_max = rules.work * TIMES_WORK_MAX;
     for _ in 0..EVENTS_MAX {
         let rates = state.rates();
@@ -168,6 +172,7 @@ pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
         }
         let at = stream.unit() * total;
         let sums = [rates[0], rates[0] + rates[1], rates[0] + rates[1] + rates[2]];
+        state.failures += u64::from(at < sums[1]);
         match sums.iter().position(|sum| at < *sum) {
             Some(0) => state.rank_fails(),
             Some(1) => {
@@ -178,7 +183,7 @@ pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
             None => state.node_returns(),
         }
     }
-    Played { work: state.done, seconds: state.seconds }
+    Played { work: state.done, seconds: state.seconds, failures: state.failures }
 }
 
 /// Many runs in figures.
@@ -186,12 +191,14 @@ pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
 pub struct Sample {
     /// Work of all runs over time of all runs.
     pub goodput: f64,
-    /// Half of its 95 % interval.
+    /// Half of its 95 % interval, as far as these runs spread.
     pub half_width: f64,
     /// The goodputs between which 95 of 100 runs lie.
     pub runs: [f64; 2],
     /// Runs.
     pub n: usize,
+    /// Failures of all of them.
+    pub failures: u64,
     /// Mean wall time.
     pub seconds: f64,
 }
@@ -216,6 +223,7 @@ pub fn sample(played: &[Played]) -> Sample {
         half_width: half_width(&beyond).unwrap_or(0.0) / seconds,
         runs: [at(0.025), at(0.975)],
         n: played.len(),
+        failures: played.iter().map(|run| run.failures).sum(),
         seconds,
     }
 }

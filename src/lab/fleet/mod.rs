@@ -214,6 +214,9 @@ impl Fleet {
     }
 }
 
+/// Failures in all runs of a line from which their spread says something.
+pub const FAILURES_MIN: u64 = 10;
+
 /// One arm of a fleet of one size, played and computed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Forecast {
@@ -229,8 +232,8 @@ pub struct Forecast {
     pub checkpoint_every_seconds: f64,
     /// Work done in a second of wall time, as a fraction of what the nodes that train could do.
     pub goodput: f64,
-    /// Half of its 95 % interval.
-    pub half_width: f64,
+    /// Half of its 95 % interval; `None` where too few failures were played to tell.
+    pub half_width: Option<f64>,
     /// Between these lie 95 of 100 runs.
     pub runs: [f64; 2],
     /// The same from a formula; none where there is no such.
@@ -251,6 +254,7 @@ pub fn forecast(fleet: &Fleet, arm: Arm, replicas: u32, seed: u64) -> Forecast {
     let played: Vec<Played> =
         (0..replicas.max(1)).map(|replica| chain::play(&rules, &mut stream(replica))).collect();
     let sample = chain::sample(&played);
+    let is_spread = sample.n > 1 && sample.failures >= FAILURES_MIN;
     let formula = forms::goodput(&rules);
     let rate: f64 = fleet.failure_rates().iter().sum();
     Forecast {
@@ -260,7 +264,7 @@ pub fn forecast(fleet: &Fleet, arm: Arm, replicas: u32, seed: u64) -> Forecast {
         failures_per_day: rate * 86_400.0,
         checkpoint_every_seconds: rules.checkpoint,
         goodput: sample.goodput,
-        half_width: sample.half_width,
+        half_width: is_spread.then_some(sample.half_width),
         runs: sample.runs,
         formula: formula.map(|formula| formula.value),
         difference: formula.map(|formula| sample.goodput - formula.value),

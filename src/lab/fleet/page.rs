@@ -7,7 +7,7 @@ use crate::lab::report::{NONE, Table, figure, page_of};
 
 use crate::observe::event::name_of;
 
-use super::{ARMS, Arm, Forecast};
+use super::{ARMS, Arm, FAILURES_MIN, Forecast};
 
 /// The page; `assumptions` are lines of what was put in.
 pub fn html(forecasts: &[Forecast], assumptions: &[String], command: &str) -> String {
@@ -23,7 +23,8 @@ pub fn html(forecasts: &[Forecast], assumptions: &[String], command: &str) -> St
              played; the shaded areas hold 95 of 100 single runs.",
         ));
     }
-    body.push_str(&table(forecasts).html("<b>Every arm at every size.</b>"));
+    let few = few_failures(forecasts).map_or(String::new(), |words| format!(" {words}"));
+    body.push_str(&table(forecasts).html(&format!("<b>Every arm at every size.</b>{few}")));
     body.push_str("<h2>What was put in</h2>\n<ul>\n");
     for line in assumptions {
         body.push_str(&format!("<li>{}</li>\n", escape(line)));
@@ -62,6 +63,17 @@ fn chart(forecasts: &[Forecast]) -> Option<String> {
     .map(|drawing| drawing.html())
 }
 
+/// Why lines have no interval, where some have none.
+pub fn few_failures(forecasts: &[Forecast]) -> Option<String> {
+    let any = forecasts.iter().any(|forecast| forecast.half_width.is_none());
+    any.then(|| {
+        format!(
+            "No interval: one run was played, or fewer than {FAILURES_MIN} failures, which do not \
+             tell how runs spread; --replicas plays more."
+        )
+    })
+}
+
 /// Every arm at every size; ! marks what does not agree with its formula.
 pub fn table(forecasts: &[Forecast]) -> Table {
     let head = ["nodes", "arm", "failures a day", "checkpoint every", "goodput", "95 % interval"];
@@ -76,7 +88,7 @@ pub fn table(forecasts: &[Forecast]) -> Table {
             format!("{:.2}", forecast.failures_per_day),
             format!("{:.0} s", forecast.checkpoint_every_seconds),
             percent(forecast.goodput),
-            format!("± {}", percent(forecast.half_width)),
+            forecast.half_width.map_or(NONE.to_string(), |half| format!("± {}", percent(half))),
             or_none(forecast.formula),
             or_none(forecast.difference),
             or_none(forecast.first_order),
