@@ -186,7 +186,7 @@ pub fn failures(events: &[Event]) -> Vec<f64> {
     for (index, event) in events.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &events[before]);
         if let Some(before) = before.filter(|before| before.attempt < event.attempt) {
-            if !known && !stopped {
+            if !known && (!stopped || names_lost(&events[index..])) {
                 times.push(before.seconds);
             }
             (known, stopped) = (true, false);
@@ -230,7 +230,8 @@ pub fn cluster(mut times: Vec<f64>, width: f64) -> Vec<f64> {
 }
 
 /// Calls with (events of the old attempt, seconds of its end, events from the new attempt on) at
-/// every new attempt that follows a failure: not after a stop that was asked for.
+/// every new attempt that follows a failure: not after a stop that was asked for, unless the new
+/// attempt names who was lost before it.
 pub fn for_each_restart<'a>(
     events: &'a [Event],
     mut call: impl FnMut(&'a [Event], f64, &'a [Event]),
@@ -241,15 +242,22 @@ pub fn for_each_restart<'a>(
             continue;
         }
         let before = &events[old..index];
-        if !before.iter().any(asked_to_end) {
+        if !before.iter().any(asked_to_end) || names_lost(&events[index..]) {
             call(before, events[index - 1].seconds, &events[index..]);
         }
         old = index;
     }
 }
 
-/// Whether the attempt ended because somebody asked it to: no failure, whatever comes after.
-fn asked_to_end(event: &Event) -> bool {
+/// Whether the attempt that the first of these events begins names who was lost before it.
+fn names_lost(events: &[Event]) -> bool {
+    let attempt = events.iter().take_while(|event| event.attempt == events[0].attempt);
+    let named = |kind: &Kind| matches!(kind, Kind::Restarted { lost, .. } if !lost.is_empty());
+    attempt.map(|event| &event.kind).any(named)
+}
+
+/// Whether the attempt ended because somebody asked it to.
+pub fn asked_to_end(event: &Event) -> bool {
     match &event.kind {
         Kind::RunEnd { status, .. } => ["interrupted", "completed"].contains(&status.as_str()),
         _ => false,
