@@ -9,7 +9,7 @@ use crate::observe::event::{Event, Kind, Lost, PhaseSeconds, RESTART};
 pub struct Episode {
     /// Seconds of the run at which it was over: every rank computes again.
     pub back_at: f64,
-    /// The committed step at which it was over.
+    /// The step that was in work when something failed: the one after the last committed.
     pub step: u64,
     /// Who died, as far as anybody knows.
     pub lost: Vec<Lost>,
@@ -27,6 +27,11 @@ impl Episode {
     /// Seconds from the failure until every rank computes again.
     pub fn seconds(&self) -> f64 {
         self.phases.iter().map(|phase| phase.1).sum()
+    }
+
+    /// The committed step from which the work went on.
+    pub fn went_on_from(&self) -> u64 {
+        self.step.saturating_sub(1 + self.lost_steps)
     }
 }
 
@@ -50,7 +55,7 @@ fn live(events: &[Event]) -> Option<Episode> {
     };
     (record.rung != RESTART).then(|| Episode {
         back_at: event.seconds,
-        step: event.step,
+        step: given_up + 1,
         lost: record.lost.clone(),
         rung: record.rung.clone(),
         phases: record.in_order(),
@@ -93,7 +98,7 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
         .fold(started, f64::max);
     let back_at = begun(attempt(), loaded).unwrap_or(loaded).max(loaded);
     let restarted = attempt().find_map(|event| match &event.kind {
-        Kind::Restarted { lost_steps, lost, .. } => Some((*lost_steps, lost.clone())),
+        Kind::Restarted { lost_steps, lost, .. } => Some((event.step, *lost_steps, lost.clone())),
         _ => None,
     });
     let reached = after
@@ -104,8 +109,8 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let first_committed =
         attempt().find(|event| matches!(event.kind, Kind::Step { .. })).map(|event| event.step);
     let resumed_at = first_committed.map_or(step_before, |step| step.saturating_sub(1));
-    let unsaid = || (step_before.saturating_sub(resumed_at), Vec::new());
-    let (lost_steps, lost) = restarted.unwrap_or_else(unsaid);
+    let unsaid = || (resumed_at, step_before.saturating_sub(resumed_at), Vec::new());
+    let (from, lost_steps, lost) = restarted.unwrap_or_else(unsaid);
     let recorded = attempt().find_map(|event| match &event.kind {
         Kind::Recovered(record) if record.rung == RESTART => Some(record.in_order()),
         _ => None,
@@ -120,7 +125,7 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let stamped = || measured.map(|(name, seconds)| ((*name).to_string(), *seconds)).collect();
     Episode {
         back_at,
-        step: resumed_at,
+        step: from + lost_steps + 1,
         lost,
         rung: RESTART.to_string(),
         phases: recorded.unwrap_or_else(stamped),
@@ -160,5 +165,27 @@ mod tests {
             episodes(&all)[0].redo_seconds
         };
         assert_eq!([redo(0), redo(6), redo(30)], [0.0, 2.5, 5.0]);
+    }
+
+    /// The second attempt goes back: its first words tell of an older step than the failure's.
+    #[test]
+    fn a_restart_tells_the_step_that_failed_and_from_where_it_went_on() {
+        let of = |lost_steps, lost: Vec<Lost>, stopped: bool| {
+            let (status, reason, state_sha256) =
+                (if stopped { "interrupted" } else { "job_lost" }.to_string(), String::new(), None);
+            let end = event(4.0, 39, Kind::RunEnd { status, reason, state_sha256 });
+            let (from, weights) = ("checkpoint".into(), None);
+            let restarted = Kind::Restarted { from, lost_steps, lost, weights };
+            let again = event(5.0, 39 - lost_steps, restarted);
+            let second = [again, step(6.0, 38), step(7.0, 41)];
+            let second = second.map(|event| Event { attempt: 2, ..event });
+            let told = episodes(&[&[step(3.0, 39), end][..], &second].concat());
+            told.iter().map(|e| (e.step, e.went_on_from(), e.lost.len())).collect::<Vec<_>>()
+        };
+        let (host, cause) = ("n1".to_string(), "signal 9 (SIGKILL)".to_string());
+        let lost = || vec![Lost { member: 1, rank: 1, host: host.clone(), cause: cause.clone() }];
+        assert_eq!(of(3, lost(), false), [(40, 36, 1)]);
+        assert_eq!(of(0, Vec::new(), true), [], "to go on after a stop is no recovery");
+        assert_eq!(of(0, lost(), true), [(40, 39, 1)], "but to go on without one who died is");
     }
 }

@@ -223,7 +223,8 @@ fn losses(run: &Run, summary: &RunSummary) -> String {
 fn recoveries(summary: &RunSummary) -> String {
     let mut table = Table::new([
         "who, and why",
-        "at step",
+        "in step",
+        "went on from step",
         "after",
         "repaired by",
         "computing again after",
@@ -233,6 +234,7 @@ fn recoveries(summary: &RunSummary) -> String {
         table.row([
             format!("<span class=\"words\">{}</span>", escape(&names_of(&episode.lost))),
             episode.step.to_string(),
+            episode.went_on_from().to_string(),
             spans::clock(episode.back_at - episode.seconds()),
             escape(&episode.rung),
             duration(episode.seconds()),
