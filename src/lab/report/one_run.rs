@@ -5,13 +5,13 @@ use super::curves::{self, Both};
 use super::drawing::csv_number;
 use super::line_chart::grouped;
 use super::markup::{Table, facts};
-use super::series::failures;
+use super::series::{asked_to_end, failures};
 use super::sheet::Page;
 use super::summary::RunSummary;
 use super::svg::escape;
 use super::{Run, Study, page_cache, staging};
 use crate::config::{Config, DataFormat, Shown};
-use crate::observe::event::{Event, Kind, Setup, name_of, names_of};
+use crate::observe::event::{Event, Kind, ResizeRecord, Setup, name_of, names_of};
 use crate::observe::progress::duration;
 use crate::observe::spans;
 use crate::train::update::schedule::scaled_rate;
@@ -21,7 +21,7 @@ pub fn fill(page: &mut Page, study: &Study, run: &Run, runs: &[RunSummary]) {
     let summary = &runs[0];
     page.add(&format!("<h1>{}</h1>\n", escape(&study.title)));
     page.add(&format!("<p class=\"lead\">{}</p>\n", escape(&ending(run, summary))));
-    page.add(&made_of(run));
+    page.add(&made_of(run, summary));
     if let Some(table) = staging::table(study) {
         page.add(&table);
     }
@@ -57,7 +57,7 @@ fn ending(run: &Run, summary: &RunSummary) -> String {
 }
 
 /// Model, data, machine, versions, as far as the run's folder says it.
-fn made_of(run: &Run) -> String {
+fn made_of(run: &Run, summary: &RunSummary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     let mut row = |name, value: Option<String>| {
         rows.extend(value.map(|value: String| (name, escape(&value))));
@@ -68,7 +68,7 @@ fn made_of(run: &Run) -> String {
     row("data set", config.map(|config| data_set(config, run, setup)));
     row("batch", config.map(batch));
     row("optimizer", config.map(optimizer));
-    row("ranks", config.map(|config| ranks(config, run)));
+    row("ranks", config.map(|config| ranks(config, summary)));
     row("machine", setup.map(|setup| format!("{} ({})", setup.machine, hosts(run).join(", "))));
     row("versions", setup.map(versions));
     row("began", run.events.first().map(|first| spans::date(first.time)));
@@ -138,12 +138,15 @@ fn optimizer(config: &Config) -> String {
     format!("{name}, learning rate {rate} ({kind}){scaled}")
 }
 
-fn ranks(config: &Config, run: &Run) -> String {
-    let ranks = start(run).map_or(config.run.ranks, |start| start.ranks);
+fn ranks(config: &Config, summary: &RunSummary) -> String {
     let (kind, precision) = (config.device.kind.name(), config.device.precision.name());
     let workers = config.train.workers;
     let workers = if workers == 1 { "one worker".into() } else { format!("{workers} workers") };
-    format!("{ranks}, {workers} each, {kind}, {precision}")
+    let ranks = match summary.ranks_by_step.is_empty() {
+        true => config.run.ranks.to_string(),
+        false => summary.ranks_words(),
+    };
+    format!("{ranks}; {workers} each, {kind}, {precision}")
 }
 
 fn versions(setup: &Setup) -> String {
@@ -168,7 +171,6 @@ fn hosts(run: &Run) -> Vec<&str> {
 
 /// What the first `run_start` says.
 struct Start {
-    ranks: u32,
     parameters: u64,
     train_samples: u64,
     validation_samples: u64,
@@ -176,8 +178,8 @@ struct Start {
 
 fn start(run: &Run) -> Option<Start> {
     run.events.iter().find_map(|event| match event.kind {
-        Kind::RunStart { ranks, parameters, train_samples, validation_samples, .. } => {
-            Some(Start { ranks, parameters, train_samples, validation_samples })
+        Kind::RunStart { parameters, train_samples, validation_samples, .. } => {
+            Some(Start { parameters, train_samples, validation_samples })
         }
         _ => None,
     })
@@ -203,8 +205,30 @@ fn losses(run: &Run, summary: &RunSummary) -> String {
             also.push(format!("{} steps changed no weight.", result.zero_updates));
         }
     }
-    for event in &run.events {
+    also.extend(told(&run.events));
+    also.dedup();
+    let lines: String = also.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+    if !lines.is_empty() {
+        html.push_str(&format!("<ul class=\"findings\">\n{lines}</ul>\n"));
+    }
+    html
+}
+
+/// Stops, changes of the ranks on purpose, and what cost bits or a rung: a line each, in order.
+fn told(events: &[Event]) -> Vec<String> {
+    let (mut also, mut ended) = (Vec::new(), None);
+    for event in events {
         match &event.kind {
+            Kind::RunEnd { status, reason, .. } if asked_to_end(event) => {
+                ended = Some(format!("After step {}: {status} ({reason})", event.step));
+            }
+            Kind::RunStart { ranks, .. } => also.extend(ended.take().map(|ended| {
+                let (attempt, step) = (event.attempt, event.step);
+                format!("{ended}; attempt {attempt} went on from step {step} (ranks: {ranks}).")
+            })),
+            Kind::Resized(ResizeRecord { step, cause, from, to, .. }) => {
+                also.push(format!("After step {step}: ranks from {from} to {to} ({cause})."));
+            }
             Kind::Inexact { reason } => also.push(format!("Other bits from here: {reason}.")),
             Kind::RungDown { from, to, reason } => {
                 also.push(format!("Step {}: from {from} down to {to}: {reason}.", event.step));
@@ -212,12 +236,7 @@ fn losses(run: &Run, summary: &RunSummary) -> String {
             _ => {}
         }
     }
-    also.dedup();
-    let lines: String = also.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
-    if !lines.is_empty() {
-        html.push_str(&format!("<ul class=\"findings\">\n{lines}</ul>\n"));
-    }
-    html
+    also
 }
 
 fn recoveries(summary: &RunSummary) -> String {
@@ -242,4 +261,43 @@ fn recoveries(summary: &RunSummary) -> String {
         ]);
     }
     table.html("<b>Failures and repairs,</b> each as its survivors or the next attempt tell it.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::summary::summarise;
+    use crate::observe::event::samples::{event, run_start};
+
+    fn start(attempt: u32, step: u64, now: u32) -> Event {
+        let mut start = event(step, step as f64, run_start(9));
+        if let Kind::RunStart { ranks, .. } = &mut start.kind {
+            *ranks = now;
+        }
+        Event { attempt, ..start }
+    }
+
+    #[test]
+    fn stops_and_other_numbers_of_ranks_are_told() {
+        let (status, reason) = ("interrupted".to_string(), "stopped".to_string());
+        let end = Kind::RunEnd { status, reason, state_sha256: None };
+        let (generation, step, cause, seconds) = (1, 40, "scale".into(), [].into());
+        let (from, to) = (2, 4);
+        let resized = Kind::Resized(ResizeRecord { generation, step, cause, from, to, seconds });
+        let resized = Event { attempt: 2, ..event(41, 41.0, resized) };
+        let events = vec![start(1, 0, 3), event(16, 16.0, end), start(2, 16, 2), resized];
+        assert_eq!(
+            told(&events),
+            [
+                "After step 16: interrupted (stopped); attempt 2 went on from step 16 (ranks: 2).",
+                "After step 40: ranks from 2 to 4 (scale).",
+            ]
+        );
+        let run = Run { events, config: "[train]\nsteps = 9".into(), ..Run::default() };
+        let study = Study { runs: vec![run.clone()], ..Study::default() };
+        let summary = &summarise(&study)[0];
+        assert_eq!(summary.ranks_words(), "3, from step 17 on 2, from step 41 on 4");
+        assert!(made_of(&run, summary).contains("<td>3, from step 17 on 2, from step 41 on 4; "));
+        assert!(losses(&run, summary).contains("No rank was lost"));
+    }
 }

@@ -19,7 +19,10 @@ pub struct RunSummary {
     pub path: String,
     pub status: Option<Status>,
     pub reason: Option<String>,
+    /// At its start.
     pub ranks: u32,
+    /// The first step of each number of ranks, and that number.
+    pub ranks_by_step: Vec<(u64, u32)>,
     pub seconds: f64,
     pub steps: u64,
     pub final_error: Option<f64>,
@@ -46,6 +49,15 @@ impl RunSummary {
     /// Its status, in a word or two.
     pub fn ending(&self) -> String {
         self.status.map_or("no result".into(), |status| name_of(&status))
+    }
+
+    /// Its ranks, in words, and from which steps on there were others.
+    pub fn ranks_words(&self) -> String {
+        let first = self.ranks_by_step.first().map_or(self.ranks, |first| first.1);
+        let later = self.ranks_by_step.iter().skip(1);
+        let later: String =
+            later.map(|(step, ranks)| format!(", from step {step} on {ranks}")).collect();
+        first.to_string() + &later
     }
 
     /// Seconds from failures until every rank computed again, all recoveries together.
@@ -118,6 +130,7 @@ fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
         status: result.map(|result| result.status),
         reason: result.map(|result| result.reason.clone()),
         ranks: starting_ranks(events),
+        ranks_by_step: ranks_by_step(events),
         seconds: result.map_or_else(|| run.seconds(), |result| result.seconds),
         steps: result.map_or_else(|| last_step(events), |result| result.steps),
         final_error: errors.last().map(|point| point.1),
@@ -141,6 +154,26 @@ fn starting_ranks(events: &[Event]) -> u32 {
         _ => None,
     });
     first.unwrap_or(0)
+}
+
+fn ranks_by_step(events: &[Event]) -> Vec<(u64, u32)> {
+    let mut all: Vec<(u64, u32)> = Vec::new();
+    for event in events {
+        let (step, ranks) = match &event.kind {
+            Kind::RunStart { ranks, .. } => (event.step + 1, *ranks),
+            Kind::Recovered(record) => (record.step, record.ranks),
+            Kind::Resized(record) => (record.step + 1, record.to),
+            _ => continue,
+        };
+        // These ranks did again what a rollback threw away.
+        while all.last().is_some_and(|last| last.0 >= step) {
+            all.pop();
+        }
+        if all.last().is_none_or(|last| last.1 != ranks) {
+            all.push((step, ranks));
+        }
+    }
+    all
 }
 
 fn last_step(events: &[Event]) -> u64 {

@@ -305,7 +305,7 @@ pub fn runs(runs: &[RunSummary]) -> String {
             escape(&run.arm),
             run.seed.to_string(),
             escape(&run.ending()),
-            run.ranks.to_string(),
+            run.ranks_words(),
             run.steps.to_string(),
             format!("{:.1}", run.seconds),
             run.min_error.map_or(NONE.into(), |error| format!("{:.2} %", error * 100.0)),
