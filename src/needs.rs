@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cluster::resident::Slots;
 use crate::config::{
-    CacheSize, Config, DeviceKind, Every, ExchangeKind, Interval, MemoryMode, Resident,
+    CacheSize, Config, Device, DeviceKind, Every, ExchangeKind, Interval, MemoryMode, Resident,
     resolve_owners,
 };
 use crate::engine::memory::far::{self, Place};
@@ -133,19 +133,30 @@ pub fn needs(config: &Config, graph: &Graph, load: Load) -> Needs {
     Needs { parts, ranks: load.ranks }
 }
 
-/// What a worker's engine would hold, as it plans it for processors. `None` where the plan takes
-/// seconds, or cannot be made: what it is then the ranks say.
+/// What a worker's engine would hold, as it plans it for processors. `None` where it cannot: the
+/// ranks say why.
 pub fn planned(config: &Config, graph: &Graph, samples: u64) -> Option<Footprint> {
-    let quick = !matches!(config.memory.mode, MemoryMode::Recompute | MemoryMode::Planned);
-    if config.device.kind != DeviceKind::Cpu || !quick {
+    if config.device.kind != DeviceKind::Cpu {
         return None;
     }
     let batch = usize::try_from(at_a_time(config, samples)).ok()?;
     let (train, owners) = (&config.train, u64::from(resolve_owners(config).max(1)));
     let workers = u64::from(train.workers).min(owners).max(1);
-    let limits = Limits::of(config, workers as usize);
-    let plan = engine::memory_plan(graph, &config.device, batch, train.threads as usize, &limits);
-    plan.ok().map(|plan| plan.footprint())
+    let limits = |config: &Config| Limits::of(config, workers as usize);
+    let plan = |device: &Device, limits: &Limits| {
+        let plan = engine::memory_plan(graph, device, batch, train.threads as usize, limits);
+        plan.ok().map(|plan| plan.footprint())
+    };
+    match config.memory.mode {
+        // Which values leave is found in seconds. How many there are shows without a budget.
+        MemoryMode::Recompute | MemoryMode::Planned => {
+            let mut in_core = config.clone();
+            (in_core.memory.mode, in_core.device.memory_budget) = (MemoryMode::InCore, None);
+            let whole = plan(&in_core.device, &limits(&in_core))?;
+            Some(within_budget(config, whole, workers))
+        }
+        _ => plan(&config.device, &limits(config)),
+    }
 }
 
 /// Samples of an owner in a step.

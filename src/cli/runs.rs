@@ -13,6 +13,7 @@ use super::arguments::{Form, fail, form, print_json};
 use super::status;
 use crate::cluster::resident::Folder;
 use crate::config::{Config, Shown};
+use crate::data::staging::place;
 use crate::lab::report::Run;
 use crate::lab::report::read::{read_result, read_run};
 use crate::lab::runs::{self, Found, bytes_of, listed};
@@ -254,7 +255,7 @@ fn configured(run: &Path) -> io::Result<Option<Config>> {
 }
 
 /// Its folder, under another name first, so that what is half removed is no run; then its state in
-/// this machine's memory. Whoever would go on with it meanwhile is kept out.
+/// this machine's memory and its copies of the data set here. Whoever would go on with it meanwhile is kept out.
 fn take_away(run: &Path) -> io::Result<()> {
     let path = std::path::absolute(run)?;
     let (config, id) = (configured(&path)?, run_folder::id(&path));
@@ -267,6 +268,8 @@ fn take_away(run: &Path) -> io::Result<()> {
     std::fs::rename(&path, &leaving)?;
     if let Some(config) = config {
         Folder::new(&config.recovery.resident_dir, &id).clear();
+        // Kept or not: another run makes its own.
+        place::sweep(&config.staging, &id);
     }
     std::fs::remove_dir_all(&leaving)
 }

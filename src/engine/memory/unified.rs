@@ -3,9 +3,11 @@
 //! taken as a policy has it (Negishi et al., sections 3 and 4). A value is a unit, and computing
 //! waits for every copy, as it waits for a fault. Pure.
 //!
-//! Each micro-batch begins with an empty near tier. A value that nothing reads any more keeps its
-//! room until it is evicted, and is copied then, as a driver does that knows no better: only the
-//! design that discards tells it.
+//! Each micro-batch begins with an empty near tier. The room of a value that nothing reads any more
+//! is the next one's that is made, as a framework's allocator gives an address out again: what fits
+//! in core moves nothing (Fig. 4). Where room is wanted for what comes back instead, such a value is
+//! copied like any other, as a driver does that knows no better: only the design that discards tells
+//! it.
 //!
 //! A value that is remote has no room and is never moved: steps use it where it lies, as a card
 //! uses memory of the host that is mapped. So a step may touch more than there is room for.
@@ -166,7 +168,12 @@ impl Pager<'_> {
         if self.pages[value].is_near {
             return;
         }
+        let is_new = !self.pages[value].is_far;
         while self.used_bytes + size(self.uses, value) > self.room_bytes {
+            if let Some(dead) = self.dead().filter(|_| is_new) {
+                self.leave(dead);
+                continue;
+            }
             let Some(victim) = self.victim(stays) else { break };
             if !self.pages[victim].is_far {
                 self.turns.push(Turn::Begin(Way::Out, victim));
@@ -192,6 +199,12 @@ impl Pager<'_> {
         let near = (0..self.pages.len()).filter(|&value| self.pages[value].is_near);
         near.filter(|value| is_moved(self.uses, *value) && !stays.contains(value))
             .min_by_key(|&value| (Reverse(next_use(value)), self.pages[value].rank))
+    }
+
+    /// The oldest that nothing touches any more.
+    fn dead(&self) -> Option<usize> {
+        let is_dead = |value: &usize| self.pages[*value].is_near && self.touches[*value].is_empty();
+        (0..self.pages.len()).filter(is_dead).min_by_key(|&value| self.pages[value].rank)
     }
 
     fn leave(&mut self, value: usize) {

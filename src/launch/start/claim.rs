@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use crate::cluster::resident::Folder;
-use crate::config::{Config, DataFormat, Model, Shown, Validation};
+use crate::config::{Config, DataFormat, Model, Shown, Staging, StagingMode, Validation, parse};
 use crate::data::tiers::supply;
 use crate::launch::LaunchError;
 use crate::launch::nodes::ClusterNodes;
@@ -57,6 +57,7 @@ pub fn claim(
         let _old = RunLock::take(run.path(), patience, &mut || stops.look(), &mut say)?;
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
+        sweep_left_copies(run, &config.staging);
         let aside = run.move_aside()?;
         say(&format!("the run that was there is now {}", aside.shown()));
         let moved = run.before(Some(aside))?;
@@ -76,8 +77,20 @@ pub fn claim(
     if let Found::Completed(result) = run.inspect(config, owners)? {
         return Ok(Claimed::Completed(result));
     }
+    sweep_left_copies(run, &config.staging);
     run.write_config(config)?;
     Ok(Claimed::Ours(lock, before))
+}
+
+/// Copies of the data set that the run made here and that nobody will look for, now that it stages
+/// elsewhere or not at all: only its configuration so far knows where they lie.
+fn sweep_left_copies(run: &RunDir, now: &Staging) {
+    // What cannot be read names no place.
+    let Ok(old) = parse::read(&run.join("config.toml"), &[]) else { return };
+    let used = now.mode != StagingMode::None && now.place() == old.staging.place();
+    if !used {
+        supply::sweep_copies(&old.staging, &run.id());
+    }
 }
 
 /// What lies where the run is to, as far as that shows before it is this launch's: what begins is
