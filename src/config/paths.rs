@@ -13,10 +13,9 @@ const AUTO: &str = "auto";
 /// start, whose texts are part of what the run is.
 ///
 /// # Errors
-/// A path that is not UTF-8: TOML cannot hold it.
+/// A path that is not UTF-8: TOML cannot hold it. A relative one, where the current folder is gone.
 pub fn resolve(config: &mut Config) -> Result<(), ConfigError> {
-    // Where the current folder is gone, relative paths lead nowhere: as they are, opening them says
-    // so.
+    // Where the current folder is gone, relative paths are refused.
     resolve_from(config, &std::env::current_dir().unwrap_or_default())
 }
 
@@ -51,7 +50,7 @@ fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
         run.runtime = runtime.to_string_lossy().into_owned();
     }
     if model.folder.is_none() && model.has_relative_path() {
-        model.folder = Some(absolute("model.folder", from, from)?);
+        model.folder = Some(absolute("model.folder", Path::new("."), from)?);
     }
     Ok(())
 }
@@ -59,6 +58,12 @@ fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
 fn absolute(key: &str, path: &Path, from: &Path) -> Result<PathBuf, ConfigError> {
     let whole = match path.is_absolute() {
         true => path.to_owned(),
+        false if from.as_os_str().is_empty() => {
+            let reason = "the path is relative, and the folder where this was started is gone: \
+                          name whole paths, or start in a folder that is there";
+            let value = path.shown();
+            return Err(ConfigError::Refused { key: key.into(), value, reason: reason.into() });
+        }
         // Takes out what leads nowhere, such as `.`, and follows no link.
         false => from.join(path).components().collect(),
     };
@@ -163,6 +168,15 @@ mod tests {
         resolve_from(&mut moved, Path::new("/srv")).unwrap();
         assert_eq!(identity::fingerprint(&moved), identity::fingerprint(&resolved));
         assert!(identity::changed_keys(&moved, &resolved).is_empty());
+    }
+
+    #[test]
+    fn relative_paths_are_refused_where_the_folder_of_the_start_is_gone_and_whole_ones_are_not() {
+        let text = resolve_from(&mut config(), Path::new("")).unwrap_err().to_string();
+        assert!(text.starts_with("`data.train = set/../set/./train`: the path is"), "{text}");
+        let mut whole = Config::default();
+        whole.data.train = Some("/set".into());
+        resolve_from(&mut whole, Path::new("")).unwrap();
     }
 
     #[test]

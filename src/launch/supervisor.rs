@@ -234,7 +234,7 @@ impl Supervisor<'_> {
         self.restarting = true;
         self.mending = None;
         self.name_strangers();
-        let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
+        let mut attempt = Attempt::start(&plan, &self.job.program, self.job.run.path(), &log)?;
         let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
         let ending = recorded.and_then(|()| self.watch(&mut attempt));
         if !matches!(ending, Ok(Ending::Exited(_))) {

@@ -17,5 +17,9 @@ pub const JOB: &str = "KINTSUGI_JOB";
 /// Ranks of each machine, at most: each of them decides from it which processors are its own.
 pub const RANKS_HERE: &str = "KINTSUGI_RANKS_HERE";
 
+/// Where pictures are made of which nobody named a folder: below it, or below `data` of the folder
+/// where launch was started.
+pub const DATA: &str = "KINTSUGI_DATA_DIR";
+
 /// Where Open MPI keeps the ranks' shared memory segments.
 pub const SEGMENTS: &str = "OMPI_MCA_btl_sm_backing_directory";

@@ -39,8 +39,14 @@ pub struct Attempt {
 
 impl Attempt {
     /// Starts it. The calling thread must live as long as the attempt: mpirun is asked to end
-    /// (SIGTERM, so that it ends its ranks in order) when that thread ends.
-    pub fn start(plan: &Plan, janitor: &Path, log: &Path) -> Result<Self, LaunchError> {
+    /// (SIGTERM, so that it ends its ranks in order) when that thread ends. All of it is in
+    /// `folder`: where launch was started may go, and without its folder mpirun starts nobody.
+    pub fn start(
+        plan: &Plan,
+        janitor: &Path,
+        folder: &Path,
+        log: &Path,
+    ) -> Result<Self, LaunchError> {
         let mut janitor =
             Janitor::spawn(janitor, &plan.job).map_err(io_error("starting the janitor"))?;
         plan.folders.make().map_err(io_error("making room for an attempt"))?;
@@ -57,7 +63,7 @@ impl Attempt {
         }
         preload::cure(&mut command, &plan.folders.temporary)
             .map_err(io_error(format!("writing into {}", plan.folders.temporary.shown())))?;
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(folder);
         process::supervise(&mut command, Signal::Terminate);
         let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;
         janitor.record_mpirun(child.id()).map_err(io_error("telling the janitor"))?;

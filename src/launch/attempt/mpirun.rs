@@ -45,6 +45,8 @@ pub struct Plan {
     pub job: String,
     /// Its private folders.
     pub folders: Folders,
+    /// Below it ranks make pictures, where the configuration names none.
+    pub pictures: Option<PathBuf>,
     /// Over several nodes: which.
     pub placement: Option<Placement>,
     /// What takes mpirun's place there, so that a node's death is survived.
@@ -164,6 +166,9 @@ pub fn environment(plan: &Plan) -> Environment {
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
         pair(variables::RANKS_HERE, plan.ranks_here().to_string()),
     ];
+    if let Some(pictures) = &plan.pictures {
+        set.push(pair(variables::DATA, pictures.to_string_lossy().into_owned()));
+    }
     if plan.oversubscribed() {
         // Idle OpenMP threads that spin take the cores of those that compute.
         set.push(pair("OMP_WAIT_POLICY", "passive".into()));
@@ -261,6 +266,7 @@ mod tests {
             rank_command: ["kintsugi", "train", "runs/a b/config.toml"].map(str::to_owned).to_vec(),
             job: "kintsugi-0-1".into(),
             folders: Folders::draw("kintsugi-0-1"),
+            pictures: None,
             placement: None,
             runtime: None,
             respawns: false,

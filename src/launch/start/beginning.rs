@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::mpi;
 
-use crate::config::{Config, Every, Recovery, Rung, check_measured, paths};
+use crate::config::{Config, Every, Recovery, Rung, Shown, check_measured, paths};
 use crate::data::staging::apart;
 use crate::engine;
 use crate::launch::attempt::mpirun;
@@ -19,8 +19,8 @@ use crate::launch::nodes::cluster_nodes::Nodes;
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::{LaunchError, io_error};
 use crate::observe::clock::{Clock, RealClock};
-use crate::run_folder;
 use crate::run_folder::lock::current_attempt;
+use crate::run_folder::{self, variables};
 
 use super::claim::Past;
 use super::device;
@@ -68,6 +68,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
     let path = std::env::var_os("PATH");
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
+    let mpirun =
+        std::path::absolute(&mpirun).map_err(io_error(format!("resolving {}", mpirun.shown())))?;
     let program = std::env::current_exe()
         .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
     let usual = || run_folder::usual(&config);
@@ -82,7 +84,9 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     // After the folder was named: where a command is given does not make it another run.
     paths::resolve(&mut config)?;
     refuse_if(apart::refusal(&config, run.path()))?;
-    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
+    let pictures = place_of_pictures();
+    let mut job =
+        Job { config, run, mpirun, program, pictures, rank_program, nodes: None, runtime };
     let allocation = if stray().is_some() { None } else { Allocation::find()? };
     if let Some(allocation) = allocation {
         // After the folder was named: the same command finds its run again on one node.
@@ -126,6 +130,12 @@ pub fn command_line(job: &Job) -> Result<String, LaunchError> {
     let newest = current_attempt(job.run.path()).map_err(io_error("reading the run's lock"))?;
     let plan = job.plan(newest.unwrap_or(0) + 1, RealClock::default().unix_seconds());
     Ok(mpirun::pasteable(&plan))
+}
+
+/// As ranks would find it where launch was started; `None` where that folder is gone.
+fn place_of_pictures() -> Option<PathBuf> {
+    let asked = std::env::var_os(variables::DATA).filter(|folder| !folder.is_empty());
+    std::path::absolute(asked.unwrap_or_else(|| "data".into())).ok()
 }
 
 fn refuse_if(reason: Option<String>) -> Result<(), LaunchError> {

@@ -26,6 +26,9 @@ pub struct Job {
     pub mpirun: PathBuf,
     /// This program: what ranks and janitors run.
     pub program: PathBuf,
+    /// Below it ranks make pictures, where the configuration names none: they are not where launch
+    /// was started.
+    pub pictures: Option<PathBuf>,
     /// What ranks run instead, in tests of the supervisor.
     pub rank_program: Option<PathBuf>,
     /// Several nodes, where there are.
@@ -72,6 +75,7 @@ impl Job {
                 "--launched".into(),
             ],
             folders: Folders::draw(&job),
+            pictures: self.pictures.clone(),
             job,
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
             runtime: self.runtime.clone(),
