@@ -23,6 +23,7 @@ use super::traces::{folders, janitor};
 use super::{LaunchError, io_error};
 
 use attempts::{Attempts, Run, Tried};
+use awake::Awake;
 use deserted::Deserted;
 use record::Record;
 use scaling::Scaling;
@@ -30,6 +31,7 @@ use spread::Spread;
 use start::Start;
 
 pub mod attempts;
+mod awake;
 mod deserted;
 mod notices;
 mod record;
@@ -83,6 +85,7 @@ pub fn supervise(
         scaling: Scaling::of(job),
         spread: Spread::default(),
         strangers: false,
+        awake: Awake::at(Instant::now()),
     };
     let ended = attempts::run(&mut supervisor);
     supervisor.clear_up();
@@ -134,6 +137,8 @@ struct Supervisor<'a> {
     spread: Spread,
     /// Other users' files under this run's names were named.
     strangers: bool,
+    /// By which silence and patience are measured.
+    awake: Awake,
 }
 
 impl Attempts for Supervisor<'_> {
@@ -338,27 +343,34 @@ impl Supervisor<'_> {
         }
     }
 
+    /// The time without the supervisor's own pauses.
+    fn now(&mut self) -> Instant {
+        self.awake.look(Instant::now())
+    }
+
     /// Until mpirun ends, hangs, or somebody asks for the end.
     fn watch(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
-        let mut sign_of_life = attempt.started();
+        let begun = self.now();
+        let mut sign_of_life = begun;
         let mut lock_checked = Instant::now();
         let mut result_seen: Option<Instant> = None;
-        let mut start = Start::at(attempt.started());
-        let mut deserted = Deserted::at(attempt.started());
+        let mut start = Start::at(begun);
+        let mut deserted = Deserted::at(begun);
         loop {
+            let now = self.now();
             if self.record.follow() {
-                sign_of_life = Instant::now();
+                sign_of_life = now;
             }
             if let Some(how) = attempt.poll()? {
                 return Ok(Ending::Exited(how));
             }
             if self.stops.look() {
-                return self.stop(attempt);
+                return self.stop(attempt, begun);
             }
-            if let Some(why) = self.lost_node() {
+            if let Some(why) = self.lost_node(now) {
                 return Ok(Ending::NodeLost(why));
             }
-            if let Some(why) = start.fails(&mut self.record, Instant::now()) {
+            if let Some(why) = start.fails(&mut self.record, now) {
                 return Ok(Ending::Unstarted(why));
             }
             self.scaling.look(self.nodes.as_mut(), &mut self.record);
@@ -366,13 +378,13 @@ impl Supervisor<'_> {
                 self.spread.look(self.nodes.as_ref(), &mut self.record);
             }
             let job = self.job.name(self.record.attempt);
-            if let Some(first) = deserted.look(&mut self.record, &job, Instant::now()) {
+            if let Some(first) = deserted.look(&mut self.record, &job, now) {
                 return Ok(Ending::Deserted(first));
             }
             if let Some(why) = self.record.history.starves() {
                 return Ok(Ending::Starved(why));
             }
-            let silence = sign_of_life.elapsed();
+            let silence = now.duration_since(sign_of_life);
             let awaited = self.record.history.awaited();
             if let Some(why) = verdict::hung(&self.job.config, awaited, silence) {
                 return Ok(Ending::Hung(why));
@@ -382,10 +394,10 @@ impl Supervisor<'_> {
                 lock_checked = Instant::now();
                 self.record.hear_ranks();
                 if result_seen.is_none() && self.job.run.result().is_some() {
-                    result_seen = Some(Instant::now());
+                    result_seen = Some(now);
                 }
             }
-            if result_seen.is_some_and(|seen| seen.elapsed() > AFTER_RESULT_MAX) {
+            if result_seen.is_some_and(|seen| now.duration_since(seen) > AFTER_RESULT_MAX) {
                 return Ok(Ending::Exited("it went on after the result was written".into()));
             }
             std::thread::sleep(POLL);
@@ -394,7 +406,7 @@ impl Supervisor<'_> {
 
     /// A node without which the attempt cannot go on: any, but for the runtime that survives it.
     /// That one has half of `recovery.time_limit` to prove it by further steps.
-    fn lost_node(&mut self) -> Option<String> {
+    fn lost_node(&mut self, now: Instant) -> Option<String> {
         let nodes = self.nodes.as_mut()?;
         nodes.recall();
         let step = self.record.step();
@@ -402,7 +414,7 @@ impl Supervisor<'_> {
             // The first further step may have been on its way when the node died.
             self.mending.take_if(|mending| step > mending.step + 1);
             let Mending { since, why, .. } = self.mending.as_ref()?;
-            let late = since.elapsed() > self.job.config.recovery.time_limit.0 / 2;
+            let late = now.duration_since(*since) > self.job.config.recovery.time_limit.0 / 2;
             return late.then(|| format!("{why}; no step was committed since"));
         };
         let why = format!("lost node {}: {}", loss.node, loss.why);
@@ -415,13 +427,13 @@ impl Supervisor<'_> {
             self.left_out.push(loss);
         }
         self.scaling.show_nodes(self.nodes.as_mut(), &self.record, None);
-        self.mending = Some(Mending { since: Instant::now(), step, why });
+        self.mending = Some(Mending { since: now, step, why });
         None
     }
 
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     /// A start that hangs is waited for no longer than one that nobody asks to stop.
-    fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
+    fn stop(&mut self, attempt: &mut Attempt, begun: Instant) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
         self.stopping = true;
         if self.stops.orphaned() {
@@ -432,11 +444,13 @@ impl Supervisor<'_> {
         if let (Some(_), None) = (&self.nodes, &self.job.runtime) {
             attempt.signal(Signal::User1);
         }
-        let end = Instant::now() + patience;
+        let end = self.now() + patience;
         let mut asked = None;
-        while attempt.poll()?.is_none() && Instant::now() < end {
+        while attempt.poll()?.is_none() {
+            let now = self.now();
             let starts = matches!(self.record.history.awaited(), Awaited::FirstStep);
-            if starts && attempt.started().elapsed() > self.job.config.recovery.start_limit.0 {
+            let late = now.duration_since(begun) > self.job.config.recovery.start_limit.0;
+            if now >= end || (starts && late) {
                 break;
             }
             // Again for ranks that could not hear it yet.

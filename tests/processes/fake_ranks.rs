@@ -43,6 +43,9 @@ case "$FAKE-$attempt" in
   lie-*) exit 0 ;;
   crash-*) exit 1 ;;
   forever-*) step 1; forever ;;
+  steady-*)
+    for number in $(seq 60); do step "$number"; touch "$run/up-$attempt-$rank"; sleep 0.1; done
+    result completed ;;
   mute-*) forever ;;
   unmet-1)
     [ "$rank" = 0 ] && forever

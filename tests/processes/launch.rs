@@ -60,6 +60,21 @@ fn a_hang_starts_another_attempt() {
 }
 
 #[test]
+fn what_is_frozen_with_its_launch_for_longer_than_a_hang_goes_on_when_it_is_woken() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let launch = lab.launch("steady", &["-s", "recovery.time_limit=2s"]);
+    lab.wait_up(1);
+    let all = lab.processes();
+    all.iter().for_each(|(pid, _)| os::kill(*pid, Signal::Stop).unwrap());
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    all.iter().for_each(|(pid, _)| os::kill(*pid, Signal::Continue).unwrap());
+    assert_eq!(launch.code(), Some(0), "{}", lab.text());
+    assert_eq!(lab.result().attempt, 1, "{}", lab.text());
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
 fn a_world_that_never_commits_a_step_is_started_three_times() {
     let _turn = beside_its_like();
     let lab = Lab::new();

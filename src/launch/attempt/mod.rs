@@ -34,7 +34,6 @@ pub struct Attempt {
     mpirun: Child,
     janitor: Janitor,
     ended: Option<ExitStatus>,
-    started: Instant,
 }
 
 impl Attempt {
@@ -67,17 +66,12 @@ impl Attempt {
         process::supervise(&mut command, Signal::Terminate);
         let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;
         janitor.record_mpirun(child.id()).map_err(io_error("telling the janitor"))?;
-        Ok(Self { mpirun: child, janitor, ended: None, started: Instant::now() })
+        Ok(Self { mpirun: child, janitor, ended: None })
     }
 
     /// mpirun's process, the leader of its group.
     pub fn pid(&self) -> u32 {
         self.mpirun.id()
-    }
-
-    /// When it was started.
-    pub fn started(&self) -> Instant {
-        self.started
     }
 
     /// How mpirun ended, once it has. For people: it is not how the run ended.
