@@ -20,7 +20,7 @@ use crate::observe::ledger;
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
-use crate::observe::storage::{FileSystem, Storage};
+use crate::observe::storage::{FileSystem, PARTIAL_PREFIX, Storage};
 use crate::run_folder;
 use crate::run_folder::before::Before;
 
@@ -105,6 +105,8 @@ impl RunDir {
         let Some(old) = self.go_on_with(config, owners)? else {
             return match self.is_empty()? {
                 true => Ok(Found::Nothing),
+                // Another launch has begun the run between the two looks.
+                false if is_there(&self.join("config.toml"))? => self.inspect(config, owners),
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         };
@@ -267,14 +269,15 @@ impl RunDir {
         Ok(Some(old))
     }
 
-    /// Absent, or holding nothing but what a launch leaves that did not get far.
+    /// Absent, or holding nothing but what a launch leaves that did not get far, or has yet to.
     fn is_empty(&self) -> Result<bool, LaunchError> {
         let failed = || io_error(format!("listing {}", self.path.shown()));
         let listed = insist(|| std::fs::read_dir(&self.path));
         let Some(entries) = if_there(listed).map_err(failed())? else { return Ok(true) };
         for entry in entries {
             let name = entry.map_err(failed())?.file_name();
-            if ["lock", "logs", "instance"].iter().all(|left| name != *left) {
+            let begins = name.as_encoded_bytes().starts_with(PARTIAL_PREFIX.as_bytes());
+            if !begins && ["lock", "logs", "instance"].iter().all(|left| name != *left) {
                 return Ok(false);
             }
         }

@@ -41,6 +41,22 @@ fn a_run_begins_goes_on_and_is_complete() {
 }
 
 #[test]
+fn a_run_that_another_launch_begins_meanwhile_is_no_stranger_s_folder() {
+    for _ in 0..50 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunDir::at(&folder.path().join("run")).unwrap();
+        let other = run.clone();
+        run.create().unwrap();
+        std::fs::write(run.join(".partial-config.toml-7"), "").unwrap();
+        let begins = std::thread::spawn(move || run.write_config(&config()).unwrap());
+        let look = || other.inspect(&mut config(), Owners::Unasked).unwrap();
+        while look() == Found::Nothing {}
+        begins.join().unwrap();
+        assert_eq!(look(), Found::Unfinished);
+    }
+}
+
+#[test]
 fn a_folder_that_can_be_made_is_not_made_and_one_that_cannot_is_refused() {
     let above = tempfile::tempdir().unwrap();
     std::fs::write(above.path().join("file"), "").unwrap();
