@@ -12,8 +12,10 @@ use kintsugi_ffi::process;
 
 use crate::config::Shown;
 use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
+use crate::observe::refusal;
 use crate::run_folder::launcher;
 
+use super::traces::folders::NEEDED;
 use super::traces::janitor::Janitor;
 use super::{LaunchError, io_error};
 
@@ -48,7 +50,7 @@ impl Attempt {
     ) -> Result<Self, LaunchError> {
         let mut janitor =
             Janitor::spawn(janitor, &plan.job).map_err(io_error("starting the janitor"))?;
-        plan.folders.make().map_err(io_error("making room for an attempt"))?;
+        plan.folders.make().map_err(no_room)?;
         let output = File::create(log).map_err(io_error(format!("creating {}", log.shown())))?;
         let errors = output.try_clone().map_err(io_error("sharing the log"))?;
         let line = mpirun::command_line(plan);
@@ -106,6 +108,15 @@ impl Attempt {
     }
 }
 
+/// The folders' places have no key: what cannot be written there is changed outside.
+fn no_room(error: io::Error) -> LaunchError {
+    let what = "making room for an attempt";
+    if refusal::remedy(&error).is_none() {
+        return io_error(what)(error);
+    }
+    LaunchError::Refused { reason: format!("{what}: {error} ({NEEDED})") }
+}
+
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -118,4 +129,22 @@ fn describe(status: ExitStatus) -> String {
 pub fn cores() -> u32 {
     let cores: io::Result<_> = std::thread::available_parallelism();
     cores.map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_folders_cannot_be_made_it_is_said_what_a_machine_must_have() {
+        let told = |number| no_room(io::Error::from_raw_os_error(number));
+        // ENOENT, EACCES, EROFS.
+        for permanent in [2, 13, 30] {
+            let (code, text) = (told(permanent).exit_code(), told(permanent).to_string());
+            assert!(code == 2 && text.contains("--tmpfs /tmp, --shm-size)"), "{text}");
+            assert!(!text.contains("another place") && !text.contains("name a place"), "{text}");
+        }
+        // ENOSPC.
+        assert_eq!(told(28).exit_code(), 75);
+    }
 }

@@ -16,6 +16,10 @@ use super::job_name::{PREFIX, check_name, is_job_of};
 const TEMPORARY: &str = "/tmp";
 const MEMORY: &str = "/dev/shm";
 
+/// What to do where they cannot be made.
+pub const NEEDED: &str = "a run needs a /tmp and a /dev/shm that it can write on each node; a \
+                          container may lack them: --tmpfs /tmp, --shm-size";
+
 /// Between a job and the word that nobody can foresee.
 const MARK: char = '.';
 
