@@ -7,6 +7,7 @@
 //! attempts · `stops` who asks for its end · `nodes` several nodes · `machine` what this one gives
 //! · `limits` every time-out and their order.
 
+use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -120,7 +121,7 @@ pub enum LaunchError {
         /// What was tried.
         what: String,
         /// What the kernel said.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -145,10 +146,28 @@ impl LaunchError {
             }
         }
     }
+
+    /// The same once ranks were started: what could be written until then and is read-only now is
+    /// ill, as a disk is whose file system the kernel has given up, and may come back.
+    fn in_midst(self) -> Self {
+        let ill = |source: io::Error| match source.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => io::Error::other(format!(
+                "{source}; it could be written before: start again when it can be"
+            )),
+            _ => source,
+        };
+        match self {
+            Self::Io { what, source } => Self::Io { what, source: ill(source) },
+            Self::Lock(LockError::Io { what, source }) => {
+                Self::Lock(LockError::Io { what, source: ill(source) })
+            }
+            other => other,
+        }
+    }
 }
 
 /// Names what was tried when the kernel refuses.
-fn io_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LaunchError {
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LaunchError {
     let what = what.into();
     move |source| LaunchError::Io { what, source }
 }
@@ -159,9 +178,9 @@ mod tests {
 
     #[test]
     fn what_starting_again_cannot_help_is_a_usage_error_and_says_what_to_change() {
-        let io = |number| io_error("creating RUN/logs")(std::io::Error::from_raw_os_error(number));
+        let io = |number| io_error("creating RUN/logs")(io::Error::from_raw_os_error(number));
         let lock = |number| {
-            let source = std::io::Error::from_raw_os_error(number);
+            let source = io::Error::from_raw_os_error(number);
             LaunchError::from(LockError::Io { what: "opening RUN/lock".into(), source })
         };
         // ENOENT, EACCES, ENOTDIR, EROFS, ENAMETOOLONG.
@@ -170,6 +189,13 @@ mod tests {
             let text = io(permanent).to_string();
             assert!(text.starts_with("creating RUN/logs: ") && text.ends_with(')'), "{text}");
         }
+        // Of a run that has begun only EROFS may pass.
+        for (number, code) in [(30, 75), (13, 2), (5, 75)] {
+            let (io, lock) = (io(number).in_midst(), lock(number).in_midst());
+            assert_eq!((io.exit_code(), lock.exit_code()), (code, code), "{number}");
+        }
+        let text = io(30).in_midst().to_string();
+        assert!(text.contains("start again") && !text.contains("name a place"), "{text}");
         // EIO, ENOSPC.
         for passing in [5, 28] {
             assert_eq!((io(passing).exit_code(), lock(passing).exit_code()), (75, 75));

@@ -88,6 +88,7 @@ pub fn supervise(
         awake: Awake::at(Instant::now()),
     };
     let ended = attempts::run(&mut supervisor);
+    let ended = if supervisor.restarting { ended.map_err(LaunchError::in_midst) } else { ended };
     supervisor.clear_up();
     let refused = match &ended {
         Ok(result) => result.status == Status::DataError && before.had_completed(),

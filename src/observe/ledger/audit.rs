@@ -81,8 +81,8 @@ impl fmt::Display for Finding {
             }
             Problem::Unproved { to } => write!(
                 f,
-                "its line and all up to step {to} could not be written (a full disk), and who had \
-                 them is gone: which samples entered these sums is not proved"
+                "its line and all up to step {to} could not be written, or were lost by the disk, \
+                 and who had them is gone: which samples entered these sums is not proved"
             ),
             Problem::Epochs { expected, found } => write!(
                 f,
