@@ -118,13 +118,27 @@ fn given_up(partial: &Path, target: &Path) -> impl FnOnce(io::Error) -> io::Erro
     }
 }
 
+/// Makes a file or folder durable. Some file systems refuse that as a value that makes no sense.
+fn sync(file: &File) -> io::Result<()> {
+    file.sync_all().map_err(unable_to_sync)
+}
+
+fn unable_to_sync(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            io::Error::new(io::ErrorKind::Unsupported, format!("fsync: {error}"))
+        }
+        _ => error,
+    }
+}
+
 /// Makes the names in a folder durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    File::open(folder).and_then(|folder| folder.sync_all())
+    File::open(folder).and_then(|folder| sync(&folder))
 }
 
 /// `.partial-NAME-PID` beside the target: two processes never write the same one.
@@ -139,7 +153,7 @@ fn write_synced(path: &Path, body: &[&[u8]]) -> io::Result<()> {
     for part in body {
         file.write_all(part)?;
     }
-    file.sync_all()
+    sync(&file)
 }
 
 impl Storage for FileSystem {
@@ -193,7 +207,7 @@ impl Storage for FileSystem {
         let create = || {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&target)?;
             file.write_all(body)?;
-            file.sync_all()?;
+            sync(&file)?;
             sync_folder(&target)
         };
         create().map_err(naming(&target))

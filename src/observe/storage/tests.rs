@@ -1,16 +1,28 @@
 //! Both storages keep the same promises.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Fault, FileSystem, MemoryStorage, Operation, Storage};
+use crate::observe::refusal::to_write;
+
+use super::{Fault, FileSystem, MemoryStorage, Operation, Storage, sync};
 
 fn on_both(claim: impl Fn(&dyn Storage)) {
     let folder = tempfile::tempdir().unwrap();
     claim(&FileSystem::new(folder.path()));
     claim(&MemoryStorage::new());
+}
+
+#[test]
+fn where_nothing_can_be_made_durable_it_is_said_so() {
+    // A file system without fsync: the kernel's answer is EINVAL.
+    let error = sync(&File::open("/proc/self/status").unwrap()).unwrap_err();
+    let said = to_write(&error);
+    assert!(said.starts_with("fsync: Invalid argument"), "{said}");
+    assert!(said.contains("this file system or kernel cannot do that"), "{said}");
 }
 
 #[test]
