@@ -122,11 +122,14 @@ pub fn complaints(have: Ceilings, need: &Needs, crowd: (u64, u64)) -> Vec<String
     lines
 }
 
-/// Why no run can be started, where a file of the needed size cannot even be written: it could not
-/// keep what it learns.
-pub fn refusal(have: Ceilings, need: &Needs) -> Option<String> {
-    let file_only = Ceilings { file_bytes: have.file_bytes, ..Ceilings::default() };
-    complaints(file_only, need, (0, 0)).pop()
+/// Why no run of so many ranks and spares can be started, where a file of the needed size cannot
+/// even be written: it could not keep what it learns; or where not half of the files can be open:
+/// not even MPI starts.
+pub fn refusal(have: Ceilings, need: &Needs, ranks: u64) -> Option<String> {
+    let hopeless = |files: &u64| *files < (FILES_PER_RANK + ranks) / 2;
+    let open_files = have.open_files.filter(hopeless);
+    let sure = Ceilings { file_bytes: have.file_bytes, open_files, ..Ceilings::default() };
+    complaints(sure, need, (ranks, 0)).into_iter().next()
 }
 
 /// Why so many processes are not even started on a machine with this memory.
@@ -176,7 +179,7 @@ mod tests {
             group_processes: Some(4096),
         };
         assert_eq!(said(plenty, &need), Vec::<String>::new());
-        assert_eq!(refusal(plenty, &need), None);
+        assert_eq!(refusal(plenty, &need, 4), None);
     }
 
     #[test]
@@ -207,8 +210,11 @@ mod tests {
         for (line, (name, cure)) in lines.iter().zip(names) {
             assert!(line.contains(name) && line.contains(cure), "{line}");
         }
-        assert_eq!(refusal(scarce, &need).as_ref(), lines.first());
-        assert_eq!(refusal(Ceilings { file_bytes: None, ..scarce }, &need), None);
+        assert_eq!(refusal(scarce, &need, 4).as_ref(), lines.first());
+        let open = |files| Ceilings { file_bytes: None, open_files: Some(files), ..scarce };
+        assert_eq!(refusal(open(34), &need, 4), None);
+        let few = refusal(open(33), &need, 4);
+        assert!(few.unwrap().starts_with("33 open files are what a process may have (ulimit -n)"));
     }
 
     #[test]
@@ -221,15 +227,15 @@ mod tests {
         };
         // Two slots of the weights and as much of the optimizer.
         let sgd = needs_of("resnet18", |_| {});
-        assert_eq!(refusal(limited(5 * model_bytes), &sgd), None);
-        let text = refusal(limited(5 * model_bytes), &needs_of("resnet18", adamw)).unwrap();
+        assert_eq!(refusal(limited(5 * model_bytes), &sgd, 4), None);
+        let text = refusal(limited(5 * model_bytes), &needs_of("resnet18", adamw), 4).unwrap();
         assert!(text.contains("both slots of the state 3"), "{text}");
         // Without resident files AdamW's checkpoint has the largest: two moments and the average.
         let off = |config: &mut Config| {
             adamw(config);
             config.recovery.resident = Resident::Off;
         };
-        let text = refusal(limited(2 * model_bytes), &needs_of("resnet18", off)).unwrap();
+        let text = refusal(limited(2 * model_bytes), &needs_of("resnet18", off), 4).unwrap();
         assert!(text.contains("optimizer.safetensors"), "{text}");
     }
 
@@ -237,8 +243,8 @@ mod tests {
     fn a_small_run_starts_where_a_rank_s_shared_memory_may_be_made() {
         let need = needs_of("resnet20", |_| {});
         let limited = |bytes| Ceilings { file_bytes: Some(bytes), ..Ceilings::default() };
-        assert_eq!(refusal(limited(16 << 20), &need), None);
-        assert!(refusal(limited((16 << 20) - 1), &need).is_some());
+        assert_eq!(refusal(limited(16 << 20), &need, 4), None);
+        assert!(refusal(limited((16 << 20) - 1), &need, 4).is_some());
     }
 
     #[test]

@@ -117,7 +117,10 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
 /// It.
 pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
     let have = Ceilings::granted(Cgroup::default());
-    let too_small = || opening::needs_of_job(job).and_then(|need| ceilings::refusal(have, &need));
+    let (ranks, spares) = job.processes_here();
+    let too_small = || {
+        opening::needs_of_job(job).and_then(|need| ceilings::refusal(have, &need, ranks + spares))
+    };
     let no_engine = || engine::refusal(&job.config.device);
     refuse_if(network::isolation().or_else(no_engine).or_else(too_small))
 }
