@@ -174,8 +174,10 @@ fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {
     );
     let found = |grade| finding(NAME, grade, value);
     if needed > free.saturating_sub(SPARE_BYTES) {
-        return found(Grade::Warning)
-            .advise("no room for the set: set staging.folder to a larger local disk");
+        let spare = amount(SPARE_BYTES);
+        return found(Grade::Warning).advise(format!(
+            "no room for the set where {spare} stay free: set staging.folder to a larger local disk"
+        ));
     }
     if written.bytes_per_second() < shared.bytes_per_second() {
         return found(Grade::Warning).advise(

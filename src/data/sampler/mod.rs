@@ -55,6 +55,9 @@ pub struct Order {
     pub bundling: Bundling,
 }
 
+/// Bundles of less than this share of those that the ratio asks for are told.
+const BUNDLES_SHORT: f64 = 0.75;
+
 /// The positions that one step commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSpan {
@@ -64,16 +67,6 @@ pub struct StepSpan {
     pub first: u64,
     /// Positions; smaller than the global batch in an epoch's last step only.
     pub count: u64,
-}
-
-/// What is to be said where no step can have as many samples as were asked for.
-pub fn whole_epochs(global_batch: u64, samples: u64) -> Option<String> {
-    (global_batch > samples).then(|| {
-        format!(
-            "train.global_batch = {global_batch}, and the training set has {samples} samples: \
-             every step is a whole epoch of {samples}"
-        )
-    })
 }
 
 impl Order {
@@ -121,9 +114,24 @@ impl Order {
         Ok(Order { bundling, ..self })
     }
 
-    /// What is to be said of a batch that is larger than the set.
+    /// What is to be said of a batch that is larger than the set, and of bundles that are fewer than
+    /// were asked for.
     pub fn remark(&self) -> Option<String> {
-        whole_epochs(self.global_batch, self.samples)
+        let Self { samples, owners, global_batch, .. } = self;
+        if global_batch > samples {
+            return Some(format!(
+                "train.global_batch = {global_batch}, and the training set has {samples} samples: \
+                 every step is a whole epoch of {samples}"
+            ));
+        }
+        let (ratio, cut) = (self.bundling.ratio, self.cut(0));
+        let (bundles, rows) = (cut.count(), cut.rows());
+        (ratio < 1.0 && (bundles as f64 * ratio < BUNDLES_SHORT || bundles == 1)).then(|| {
+            format!(
+                "data.bundle_ratio = {ratio}: each of {owners} owners has {rows} samples, which \
+                 make {bundles} bundles; lower train.owners or raise the ratio"
+            )
+        })
     }
 
     /// Steps of one epoch, the short last one included.
@@ -239,6 +247,20 @@ mod tests {
         let told = order(1000).remark().expect("larger than the set");
         assert!(told.contains("= 1000") && told.contains("a whole epoch of 300"), "{told}");
         assert_eq!(order(1000).steps_per_epoch(), 1);
+    }
+
+    #[test]
+    fn bundles_that_owners_have_too_few_samples_for_are_told() {
+        let told = |owners, ratio| {
+            let bundling = Bundling { ratio, ..Bundling::WHOLE };
+            let order = Order::new(400, owners, 1, 40).and_then(|order| order.bundled(bundling));
+            order.expect("within the limits").remark()
+        };
+        for (owners, ratio) in [(40, 1.0), (40, 0.1), (4, 0.01), (40, 0.3), (7, 0.34)] {
+            assert_eq!(told(owners, ratio), None, "{owners} {ratio}");
+        }
+        assert!(told(40, 0.01).expect("100 were asked for").contains("make 10 bundles"));
+        assert!(told(400, 0.3).expect("1 sample each").contains("make 1 bundles"));
     }
 
     proptest! {

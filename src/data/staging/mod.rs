@@ -14,6 +14,7 @@ use kintsugi_ffi::os;
 
 use crate::config::{Shown, StagingMode};
 use crate::observe::notice::act_on;
+use crate::observe::spans::amount;
 use crate::observe::threads::explained;
 
 use super::sampler::Order;
@@ -409,8 +410,11 @@ impl Staging {
                 let root = self.folder.root().shown();
                 // How much differs from rank to rank; the warning is the same for all.
                 tracing::warn!("{root}: {lacking} bytes are needed, {free} are free");
-                let reason =
-                    format!("no room in {root}; set staging.folder to a larger local disk");
+                let spare = amount(SPARE_BYTES);
+                let reason = format!(
+                    "no room in {root}, of which {spare} stay free; set staging.folder to a larger \
+                     local disk"
+                );
                 self.stop(&mut state, &reason);
             }
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kintsugi_ffi::os;
 
 use crate::cluster::guard::ends::{self, End};
-use crate::config::Shown;
-use crate::data::sampler::whole_epochs;
+use crate::config::{Config, Shown};
+use crate::data::sampler::Order;
 use crate::launch::ending::quote;
 use crate::launch::ending::verdict::History;
 use crate::launch::nodes::spreading::Spreading;
@@ -99,7 +99,7 @@ impl<'a> Record<'a> {
             alive |= self.history.on(&event);
             self.spreading.on(&event);
             (self.show)(&event);
-            let remark = remark_on_start(&event, self.job.config.train.global_batch);
+            let remark = remark_on_start(&event, &self.job.config);
             self.last = Some(event);
             remark.iter().for_each(|text| self.warn(text));
         }
@@ -239,12 +239,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What is to be said of a batch once the ranks have told how large their set is: of a run that
-/// begins.
-fn remark_on_start(event: &Event, global_batch: u64) -> Option<String> {
+/// What is to be said of the order of samples once the ranks have told how large their set is: of a
+/// run that begins.
+fn remark_on_start(event: &Event, config: &Config) -> Option<String> {
     match &event.kind {
         Kind::RunStart { train_samples, .. } if event.step == 0 => {
-            whole_epochs(global_batch, *train_samples)
+            Order::of(config, *train_samples).ok()?.remark()
         }
         _ => None,
     }
