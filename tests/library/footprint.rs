@@ -22,9 +22,8 @@ const CONFIGURATION: &str = r#"
 [data]
 format = "synthetic"
 synthetic_samples = 192
-prefetch = 0
 [train]
-steps = 2
+steps = 8
 [recovery]
 resident = "off"
 [checkpoint]
