@@ -204,7 +204,7 @@ pub struct Train {
     pub epochs: Option<u64>,
     /// Committed steps.
     pub steps: Option<u64>,
-    /// Seconds since the run's first start, repairs included.
+    /// Seconds of running, repairs included: between two launches none count.
     pub max_seconds: Option<f64>,
     /// Evaluations in a row without a better error that end the run; unset: none do.
     #[serde(skip_serializing_if = "Option::is_none")]

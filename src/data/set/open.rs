@@ -18,6 +18,7 @@ use crate::data::store::direct::Direct;
 use crate::data::store::throttled::Throttled;
 use crate::data::{DataError, Split};
 use crate::observe::console::say;
+use crate::run_folder::variables;
 
 use super::DataSet;
 
@@ -271,7 +272,7 @@ fn synthetic_samples(data: &Data, split: Split) -> u64 {
 }
 
 fn synthesis_base() -> PathBuf {
-    match std::env::var_os("KINTSUGI_DATA_DIR") {
+    match std::env::var_os(variables::DATA) {
         Some(folder) if !folder.is_empty() => folder.into(),
         _ => "data".into(),
     }
