@@ -255,7 +255,8 @@ fn configured(run: &Path) -> io::Result<Option<Config>> {
 }
 
 /// Its folder, under another name first, so that what is half removed is no run; then its state in
-/// this machine's memory and its copies of the data set here. Whoever would go on with it meanwhile is kept out.
+/// this machine's memory and its copies of the data set here. Whoever would go on with it meanwhile
+/// is kept out.
 fn take_away(run: &Path) -> io::Result<()> {
     let path = std::path::absolute(run)?;
     let (config, id) = (configured(&path)?, run_folder::id(&path));

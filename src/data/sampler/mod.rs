@@ -114,8 +114,8 @@ impl Order {
         Ok(Order { bundling, ..self })
     }
 
-    /// What is to be said of a batch that is larger than the set, and of bundles that are fewer than
-    /// were asked for.
+    /// What is to be said of a batch that is larger than the set, and of bundles that are fewer
+    /// than were asked for.
     pub fn remark(&self) -> Option<String> {
         let Self { samples, owners, global_batch, .. } = self;
         if global_batch > samples {

@@ -122,8 +122,8 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What it is opened for. A run that begins may find copies that were made ahead of it, of files
-    /// that were written since.
+    /// What it is opened for. A run that begins may find copies that were made ahead of it, of
+    /// files that were written since.
     #[must_use]
     pub fn opened_for(self, occasion: Occasion) -> Self {
         Self { occasion, ..self }

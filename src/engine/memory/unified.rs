@@ -3,11 +3,11 @@
 //! taken as a policy has it (Negishi et al., sections 3 and 4). A value is a unit, and computing
 //! waits for every copy, as it waits for a fault. Pure.
 //!
-//! Each micro-batch begins with an empty near tier. The room of a value that nothing reads any more
-//! is the next one's that is made, as a framework's allocator gives an address out again: what fits
-//! in core moves nothing (Fig. 4). Where room is wanted for what comes back instead, such a value is
-//! copied like any other, as a driver does that knows no better: only the design that discards tells
-//! it.
+//! Each micro-batch begins with an empty near tier. The room of a value that nothing reads any
+//! more is the next one's that is made, as a framework's allocator gives an address out again: what
+//! fits in core moves nothing (Fig. 4). Where room is wanted for what comes back instead, such a
+//! value is copied like any other, as a driver does that knows no better: only the design that
+//! discards tells it.
 //!
 //! A value that is remote has no room and is never moved: steps use it where it lies, as a card
 //! uses memory of the host that is mapped. So a step may touch more than there is room for.

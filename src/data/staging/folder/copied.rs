@@ -12,8 +12,8 @@ use crate::data::store::{FILE_BYTES_MAX, FetchError, Kind, Location, Store};
 
 /// A large file is copied in pieces of so many bytes.
 const PIECE_BYTES: u64 = 8 << 20;
-/// A part of a copy that has a hash of its own: a sample is read with the rest of its first and last
-/// part.
+/// A part of a copy that has a hash of its own: a sample is read with the rest of its first and
+/// last part.
 const PART_BYTES: u64 = 64 << 10;
 
 /// What a copy is known by.
