@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use kintsugi_ffi::cgroup;
 use serde::Serialize;
 
 use crate::cluster::resident::Slots;
@@ -133,13 +134,22 @@ pub fn needs(config: &Config, graph: &Graph, load: Load) -> Needs {
     Needs { parts, ranks: load.ranks }
 }
 
-/// What a worker's engine would hold, as it plans it for processors. `None` where it cannot: the
-/// ranks say why.
+/// Values of one tensor: no library of ours counts more.
+const VALUES_MAX: u64 = i32::MAX as u64;
+
+/// What a worker's engine would hold, as it plans it for processors. `None` where it cannot (the
+/// ranks say why), or where not even the least of it has room: a batch may be far larger than its
+/// set, which is not known yet.
 pub fn planned(config: &Config, graph: &Graph, samples: u64) -> Option<Footprint> {
-    if config.device.kind != DeviceKind::Cpu {
+    let pictures = at_a_time(config, samples);
+    let shapes = graph.nodes.iter().map(|node| node.shape).chain([graph.input]);
+    let largest = shapes.map(|shape| elements(shape) as u64).max()?.saturating_mul(pictures);
+    let least = estimated(config, graph, &layout::of(graph), pictures).activations_bytes;
+    let has_room = cgroup::total_memory_bytes().is_none_or(|memory| least <= memory);
+    if config.device.kind != DeviceKind::Cpu || largest > VALUES_MAX || !has_room {
         return None;
     }
-    let batch = usize::try_from(at_a_time(config, samples)).ok()?;
+    let batch = usize::try_from(pictures).ok()?;
     let (train, owners) = (&config.train, u64::from(resolve_owners(config).max(1)));
     let workers = u64::from(train.workers).min(owners).max(1);
     let limits = |config: &Config| Limits::of(config, workers as usize);

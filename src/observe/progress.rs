@@ -309,7 +309,7 @@ impl BarState {
             line.push_str(&format!("  rate {}", rate_of(rate)));
         }
         if let Some((images, _)) = self.speed() {
-            line.push_str(&format!("  {} images/s", rate_of(images)));
+            line.push_str(&format!("  {} images/s", speed_of(images)));
         }
         if let Some(waits) = self.waits() {
             line.push_str(&format!("  {waits}"));
@@ -319,6 +319,11 @@ impl BarState {
         }
         line
     }
+}
+
+/// Images or steps a second.
+pub fn speed_of(speed: f64) -> String {
+    if speed < 100.0 { rate_of(speed) } else { format!("{speed:.0}") }
 }
 
 /// A rate of any kind, in three digits.

@@ -15,7 +15,7 @@ use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind, RESTART, name_of, names_of};
 use crate::observe::ledger;
 use crate::observe::log::{EVENTS_FILE, EventTail};
-use crate::observe::progress::{clock, duration, gone_on_from, rate_of};
+use crate::observe::progress::{clock, duration, gone_on_from, rate_of, speed_of};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::standing::standing;
 use crate::observe::storage::FileSystem;
@@ -317,7 +317,7 @@ pub(super) fn lines(report: &Report) -> String {
     figures.extend(report.loss.map(|loss| format!("loss of the newest steps {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
     figures.extend(report.learning_rate.map(|rate| format!("learning rate {}", rate_of(rate))));
-    figures.extend(report.images_per_second.map(|speed| format!("{} images/s", rate_of(speed))));
+    figures.extend(report.images_per_second.map(|speed| format!("{} images/s", speed_of(speed))));
     figures
         .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
     text.push_str(&format!("{}\n", figures.join(", ")));

@@ -12,7 +12,7 @@ use crate::cluster::world::{Member, Role};
 use crate::config::Config;
 use crate::observe::console::{self, print_line};
 use crate::observe::log::{EVENTS_FILE, EventTail};
-use crate::observe::progress::{clock, duration, rate_of};
+use crate::observe::progress::{clock, duration, speed_of};
 
 use super::facts::{Report, SILENCE_SECONDS_MAX, lines, report};
 
@@ -209,7 +209,7 @@ fn figures(report: &Report, limit: Option<f64>) -> Vec<String> {
     figures.push(format!("epoch {}", report.epoch));
     figures.extend(report.loss.map(|loss| format!("loss of the newest steps {loss:.4}")));
     figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
-    figures.extend(report.images_per_second.map(|speed| format!("{} images/s", rate_of(speed))));
+    figures.extend(report.images_per_second.map(|speed| format!("{} images/s", speed_of(speed))));
     figures.extend(
         report.steps_per_second.filter(|s| *s > 0.0).map(|s| duration(1.0 / s) + " a step"),
     );

@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::UNIX_EPOCH;
 
 use kintsugi_ffi::lock;
 use kintsugi_ffi::private::{self, Access};
@@ -35,6 +36,8 @@ use copied::{Copied, Hashed, Unwritten, check, hash_file, write};
 const COPY_MODE: u32 = 0o600;
 /// In the folder: what is locked while something is urgent for the node.
 const URGENT: &str = "URGENT";
+/// In the folder: written when the run begins.
+const BEGAN: &str = "BEGAN";
 /// Other processes whose copy of one file is waited for, each in turn.
 const TURNS_MAX: usize = 64;
 
@@ -78,15 +81,24 @@ pub struct Folder {
     copies: RwLock<HashMap<Key, Copied>>,
     /// Hashes of the parts of copies that hold many samples, which are read one by one.
     hashed: RwLock<HashMap<Key, Arc<Hashed>>>,
-    /// Files that a run that goes on found written anew since it copied them.
+    /// Held by who hashes a copy that others of this process want to read, too.
+    hashing: Mutex<()>,
+    /// Files that were copied again with other bytes, and were written since the run began.
     rewritten: RwLock<HashSet<Key>>,
-    occasion: Occasion,
+    /// Since when the run uses the folder: nanoseconds since 1970 by this node's clock.
+    began_ns: Option<i64>,
     manifest: Mutex<Manifest>,
     /// Held while the folder is in use.
     lock: File,
     /// This process is done with it.
     retired: AtomicBool,
     local: Direct,
+}
+
+/// When a run began to use a folder.
+fn began(root: &Path) -> Option<i64> {
+    let written = fs::metadata(root.join(BEGAN)).and_then(|facts| facts.modified()).ok()?;
+    i64::try_from(written.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
 }
 
 fn poisoned<T>(poison: PoisonError<T>) -> T {
@@ -111,8 +123,9 @@ impl Folder {
             root: root.to_owned(),
             copies: RwLock::default(),
             hashed: RwLock::default(),
+            hashing: Mutex::default(),
             rewritten: RwLock::default(),
-            occasion: Occasion::Begins,
+            began_ns: began(root),
             manifest,
             lock: held,
             retired: AtomicBool::new(false),
@@ -123,10 +136,26 @@ impl Folder {
     }
 
     /// What it is opened for. A run that begins may find copies that were made ahead of it, of
-    /// files that were written since.
+    /// files that were written before it did.
     #[must_use]
     pub fn opened_for(self, occasion: Occasion) -> Self {
-        Self { occasion, ..self }
+        let began_ns = match self.began_ns.filter(|_| occasion != Occasion::Begins) {
+            Some(began_ns) => Some(began_ns),
+            // Where it cannot be written, nothing is known to have been written since.
+            None => fs::write(self.root.join(BEGAN), "").ok().and_then(|()| began(&self.root)),
+        };
+        if occasion == Occasion::Begins {
+            self.rewritten.write().unwrap_or_else(poisoned).clear();
+        }
+        Self { began_ns, ..self }
+    }
+
+    /// A file was copied again. Of what was written before the run began it has used nothing else.
+    fn note(&self, key: Key, before: Copied, now: Copied) {
+        let since = self.began_ns.is_some_and(|began_ns| now.changed_ns > Some(began_ns));
+        if since && !before.has_bytes_of(&now) {
+            self.rewritten.write().unwrap_or_else(poisoned).insert(key);
+        }
     }
 
     /// This process is done with it; the last one removes it.
@@ -165,10 +194,7 @@ impl Folder {
                 // A file that was copied twice is what it was the second time.
                 Entry::Occupied(mut held) => {
                     let before = held.insert(copied);
-                    let went_on = since == Since::Now && self.occasion != Occasion::Begins;
-                    if !before.has_bytes_of(&copied) && (went_on || line.generation > 0) {
-                        self.rewritten.write().unwrap_or_else(poisoned).insert(line.key);
-                    }
+                    self.note(line.key, before, copied);
                 }
                 Entry::Vacant(none) => drop(none.insert(copied)),
             }
@@ -252,8 +278,15 @@ impl Folder {
 
     /// The hashes of a copy's parts: made once by each process, of bytes that are the copy's.
     fn hashed(&self, key: Key, copied: Copied) -> Result<Arc<Hashed>, FetchError> {
-        let held = self.hashed.read().unwrap_or_else(poisoned).get(&key).map(Arc::clone);
-        if let Some(held) = held.filter(|held| held.is_of(&copied)) {
+        let held = || {
+            let all = self.hashed.read().unwrap_or_else(poisoned);
+            all.get(&key).filter(|held| held.is_of(&copied)).map(Arc::clone)
+        };
+        if let Some(held) = held() {
+            return Ok(held);
+        }
+        let _hashes = self.hashing.lock().unwrap_or_else(poisoned);
+        if let Some(held) = held() {
             return Ok(held);
         }
         let hashed = Arc::new(hash_file(&key.path(&self.root))?);
@@ -314,16 +347,18 @@ impl Folder {
                     let _ = fs::remove_file(&part.path);
                 }
             });
-            let copied = copied.map_err(|error| match error {
+            let (copied, hashed) = copied.map_err(|error| match error {
                 Unwritten::Here(error) => ours(error),
                 Unwritten::There(text) => CopyError::Source(text),
             })?;
             fs::rename(&part.path, &path).map_err(ours)?;
             self.enter(file, key, copied, generation).map_err(ours)?;
-            let goes_on = self.occasion != Occasion::Begins || generation > 0;
-            if goes_on && before.is_some_and(|before| !before.has_bytes_of(&copied)) {
-                self.rewritten.write().unwrap_or_else(poisoned).insert(key);
+            if let Some(before) = before {
+                self.note(key, before, copied);
             }
+            let mut all = self.hashed.write().unwrap_or_else(poisoned);
+            all.extend(hashed.map(|hashed| (key, Arc::new(hashed))));
+            drop(all);
             return Ok(Done::Made(copied.bytes));
         }
         Err(CopyError::Folder(format!("{}: others never finish it", path.shown())))

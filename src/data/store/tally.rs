@@ -103,11 +103,12 @@ impl Counts {
         let loading = self.of(Count::LoadMicros).max(1) as f64;
         let fetching = self.of(Count::WaitMicros) as f64 / loading;
         // A worker can have begun to wait before its step did.
-        let batch = mean(Count::BatchMicros).min(step_seconds);
+        let within = |count| f64::min(mean(count), step_seconds);
+        let batch = within(Count::BatchMicros);
         Waits {
             data: batch * fetching.min(1.0),
             decode: batch * (1.0 - fetching.min(1.0)),
-            staging: mean(Count::StageMicros),
+            staging: within(Count::StageMicros),
             peers: (step_seconds - busy_seconds).max(0.0),
         }
     }
@@ -306,5 +307,6 @@ mod tests {
         assert_eq!(counts.timeless(), Counts::default());
         let waits = counts.waits(2, 0.2, 0.2);
         assert!((waits.data + waits.decode - 0.2).abs() < 1e-9, "never more than the step took");
+        assert_eq!(waits.staging, 0.2);
     }
 }

@@ -19,6 +19,8 @@ const THREADS_PER_RANK: u64 = 12;
 const THREADS_OF_LAUNCH: u64 = 12;
 /// Files that a rank has open besides a connection to every other.
 const FILES_PER_RANK: u64 = 64;
+/// Without them, and one for each rank, a rank does not get through MPI's start.
+const FILES_OF_MPI: u64 = 26;
 
 /// Memory of a rank that has done no more than start MPI, at the least.
 const PROCESS_BYTES_MIN: u64 = 16 << 20;
@@ -123,10 +125,10 @@ pub fn complaints(have: Ceilings, need: &Needs, crowd: (u64, u64)) -> Vec<String
 }
 
 /// Why no run of so many ranks and spares can be started, where a file of the needed size cannot
-/// even be written: it could not keep what it learns; or where not half of the files can be open:
-/// not even MPI starts.
+/// even be written: it could not keep what it learns; or where so few files can be open that not
+/// even MPI starts (measured with 1 to 12 ranks).
 pub fn refusal(have: Ceilings, need: &Needs, ranks: u64) -> Option<String> {
-    let hopeless = |files: &u64| *files < (FILES_PER_RANK + ranks) / 2;
+    let hopeless = |files: &u64| *files < FILES_OF_MPI + ranks;
     let open_files = have.open_files.filter(hopeless);
     let sure = Ceilings { file_bytes: have.file_bytes, open_files, ..Ceilings::default() };
     complaints(sure, need, (ranks, 0)).into_iter().next()
@@ -212,9 +214,9 @@ mod tests {
         }
         assert_eq!(refusal(scarce, &need, 4).as_ref(), lines.first());
         let open = |files| Ceilings { file_bytes: None, open_files: Some(files), ..scarce };
-        assert_eq!(refusal(open(34), &need, 4), None);
-        let few = refusal(open(33), &need, 4);
-        assert!(few.unwrap().starts_with("33 open files are what a process may have (ulimit -n)"));
+        assert_eq!(refusal(open(30), &need, 4), None);
+        let few = refusal(open(29), &need, 4);
+        assert!(few.unwrap().starts_with("29 open files are what a process may have (ulimit -n)"));
     }
 
     #[test]

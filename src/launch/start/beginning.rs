@@ -119,7 +119,7 @@ pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
     let have = Ceilings::granted(Cgroup::default());
     let (ranks, spares) = job.processes_here();
     let too_small = || {
-        opening::needs_of_job(job).and_then(|need| ceilings::refusal(have, &need, ranks + spares))
+        opening::least_of_job(job).and_then(|need| ceilings::refusal(have, &need, ranks + spares))
     };
     let no_engine = || engine::refusal(&job.config.device);
     refuse_if(network::isolation().or_else(no_engine).or_else(too_small))

@@ -88,7 +88,7 @@ pub fn room(job: &Job) -> Room {
 
 /// What the kernel and control groups grant too little of for this run.
 pub fn scarce(job: &Job) -> Vec<String> {
-    short(job, Ceilings::granted(cgroup::read()), needs_of_job(job).as_ref())
+    short(job, Ceilings::granted(cgroup::read()), least_of_job(job).as_ref())
 }
 
 fn short(job: &Job, have: Ceilings, needs: Option<&Needs>) -> Vec<String> {
@@ -107,10 +107,21 @@ fn held_bytes(job: &Job) -> u64 {
 }
 
 /// What the run needs of this machine.
-pub fn needs_of_job(job: &Job) -> Option<Needs> {
+fn needs_of_job(job: &Job) -> Option<Needs> {
+    needs_of(&job.config, models_here(job))
+}
+
+/// The least of it, without a plan: that is at hand at once.
+pub fn least_of_job(job: &Job) -> Option<Needs> {
+    let graph = graph_of(&job.config).ok()?;
+    let load = Load { ranks: models_here(job), samples: u64::MAX, planned: None };
+    Some(needs(&job.config, &graph, load))
+}
+
+/// Processes of a job here that hold a model.
+fn models_here(job: &Job) -> u64 {
     let (ranks, spares) = job.processes_here();
-    let warm = if job.config.recovery.warm_spares { spares } else { 0 };
-    needs_of(&job.config, ranks + warm)
+    ranks + if job.config.recovery.warm_spares { spares } else { 0 }
 }
 
 /// With so many ranks here. `None` where the model cannot be described from the configuration

@@ -283,7 +283,7 @@ impl Keeper {
         }
     }
 
-    /// `held`: seconds that the loop waited for them just now.
+    /// `held`: seconds that the loop waited for the newest of them just now.
     fn report(&mut self, journal: &mut Journal, place: Moment, held: f64) {
         let Some(writer) = &self.writer else { return };
         for done in writer.poll() {
@@ -302,7 +302,7 @@ impl Keeper {
                     let kind = Kind::Checkpoint {
                         name: done.name,
                         bytes: done.bytes,
-                        stall_seconds: stall + held,
+                        stall_seconds: stall + if self.has_begun(done.step) { held } else { 0.0 },
                         snapshot_seconds: copy,
                         write_seconds: done.write_seconds,
                         verify_seconds: done.verify_seconds,

@@ -14,7 +14,9 @@ use crate::data::store::{FILE_BYTES_MAX, FetchError, Kind, Location, Store};
 const PIECE_BYTES: u64 = 8 << 20;
 /// A part of a copy that has a hash of its own: a sample is read with the rest of its first and
 /// last part.
-const PART_BYTES: u64 = 64 << 10;
+const PART_BYTES: u64 = 16 << 10;
+/// A copy from which many samples may be read part by part: its writer keeps the hashes.
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// What a copy is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,8 @@ const CHANGED: &str = "its bytes have changed";
 pub(super) struct Hashed {
     pub bytes: u64,
     pub hash: u64,
-    parts: Vec<u64>,
+    /// The low half of each part's: a terabyte has 250 MB of them.
+    parts: Vec<u32>,
 }
 
 impl Hashed {
@@ -76,9 +79,13 @@ impl Hashed {
     /// Whole parts from an offset on are what they were.
     pub fn check(&self, from: u64, bytes: &[u8]) -> Result<(), String> {
         let parts = &self.parts[(from / PART_BYTES) as usize..];
-        let same = bytes.chunks(PART_BYTES as usize).zip(parts).all(|(b, h)| xxh3_64(b) == *h);
+        let same = bytes.chunks(PART_BYTES as usize).zip(parts).all(|(b, h)| of_part(b) == *h);
         if same { Ok(()) } else { Err(CHANGED.into()) }
     }
+}
+
+fn of_part(bytes: &[u8]) -> u32 {
+    xxh3_64(bytes) as u32
 }
 
 pub(super) fn hash_file(path: &Path) -> io::Result<Hashed> {
@@ -91,7 +98,7 @@ pub(super) fn hash_file(path: &Path) -> io::Result<Hashed> {
             return Ok(Hashed { bytes, hash: hasher.digest(), parts });
         }
         hasher.update(&part);
-        parts.push(xxh3_64(&part));
+        parts.push(of_part(&part));
         bytes += read as u64;
     }
 }
@@ -105,7 +112,12 @@ pub(super) enum Unwritten {
     There(String),
 }
 
-pub(super) fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied, Unwritten> {
+/// The copy, and of a large one its hashes.
+pub(super) fn write(
+    store: &dyn Store,
+    from: &Path,
+    to: &File,
+) -> Result<(Copied, Option<Hashed>), Unwritten> {
     let source = |error: FetchError| Unwritten::There(format!("{}: {error}", from.shown()));
     let folder = Unwritten::Here;
     to.set_len(0).map_err(folder)?;
@@ -117,9 +129,14 @@ pub(super) fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied,
     // Asked first: a file that changes while it is read is another one later.
     let changed_ns = store.changed_ns(from).map_err(|error| source(error.into()))?;
     let (mut hasher, mut buffer, mut done) = (Xxh3::new(), Vec::new(), 0);
+    let mut parts = Vec::new();
+    // Pieces are cut between parts.
+    let of_parts =
+        |piece: &[u8]| piece.chunks(PART_BYTES as usize).map(of_part).collect::<Vec<_>>();
     if bytes <= PIECE_BYTES.min(FILE_BYTES_MAX) {
         store.fetch(&Location::whole(from, bytes), &mut buffer).map_err(source)?;
         hasher.update(&buffer);
+        parts.extend(of_parts(&buffer));
         (&*to).write_all(&buffer).map_err(folder)?;
         done = buffer.len() as u64;
     } else {
@@ -127,9 +144,12 @@ pub(super) fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied,
             let length = PIECE_BYTES.min(bytes - done);
             store.fetch(&Location::range(from, done, length), &mut buffer).map_err(source)?;
             hasher.update(&buffer);
+            parts.extend(of_parts(&buffer));
             (&*to).write_all(&buffer).map_err(folder)?;
             done += length;
         }
     }
-    Ok(Copied { bytes: done, hash: hasher.digest(), changed_ns, unseen: false })
+    let hash = hasher.digest();
+    let hashed = (done > LARGE_BYTES).then_some(Hashed { bytes: done, hash, parts });
+    Ok((Copied { bytes: done, hash, changed_ns, unseen: false }, hashed))
 }
