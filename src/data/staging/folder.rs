@@ -4,9 +4,10 @@
 //! read. One that lay there before is compared with its file once, by the time of that.
 
 mod copied;
+mod of_run;
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
@@ -14,7 +15,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::UNIX_EPOCH;
 
 use kintsugi_ffi::lock;
 use kintsugi_ffi::private::{self, Access};
@@ -31,13 +31,12 @@ use crate::observe::refusal::Meaning;
 use super::key::Key;
 use super::manifest::{Line, Manifest};
 use copied::{Copied, Hashed, Unwritten, check, hash_file, write};
+use of_run::{Company, OfRun};
 
 /// A copy is its owner's alone.
 const COPY_MODE: u32 = 0o600;
 /// In the folder: what is locked while something is urgent for the node.
 const URGENT: &str = "URGENT";
-/// In the folder: written when the run begins.
-const BEGAN: &str = "BEGAN";
 /// Other processes whose copy of one file is waited for, each in turn.
 const TURNS_MAX: usize = 64;
 
@@ -83,22 +82,13 @@ pub struct Folder {
     hashed: RwLock<HashMap<Key, Arc<Hashed>>>,
     /// Held by who hashes a copy that others of this process want to read, too.
     hashing: Mutex<()>,
-    /// Files that were copied again with other bytes, and were written since the run began.
-    rewritten: RwLock<HashSet<Key>>,
-    /// Since when the run uses the folder: nanoseconds since 1970 by this node's clock.
-    began_ns: Option<i64>,
+    of_run: OfRun,
     manifest: Mutex<Manifest>,
     /// Held while the folder is in use.
     lock: File,
     /// This process is done with it.
     retired: AtomicBool,
     local: Direct,
-}
-
-/// When a run began to use a folder.
-fn began(root: &Path) -> Option<i64> {
-    let written = fs::metadata(root.join(BEGAN)).and_then(|facts| facts.modified()).ok()?;
-    i64::try_from(written.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
 }
 
 fn poisoned<T>(poison: PoisonError<T>) -> T {
@@ -114,6 +104,10 @@ impl Folder {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let held = options.open(lock_name(root))?;
+        let company = match lock::lock_file(&held) {
+            Ok(lock::Lock::Taken) => Company::None,
+            _ => Company::Others,
+        };
         // Held before the folder is there: whoever removes it now is waited for.
         lock::await_share(&held)?;
         private::enter_folder(root)?;
@@ -124,8 +118,7 @@ impl Folder {
             copies: RwLock::default(),
             hashed: RwLock::default(),
             hashing: Mutex::default(),
-            rewritten: RwLock::default(),
-            began_ns: began(root),
+            of_run: OfRun::ahead(root, company),
             manifest,
             lock: held,
             retired: AtomicBool::new(false),
@@ -135,27 +128,23 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What it is opened for. A run that begins may find copies that were made ahead of it, of
-    /// files that were written before it did.
+    /// What a process of a run opens it for.
     #[must_use]
-    pub fn opened_for(self, occasion: Occasion) -> Self {
-        let began_ns = match self.began_ns.filter(|_| occasion != Occasion::Begins) {
-            Some(began_ns) => Some(began_ns),
-            // Where it cannot be written, nothing is known to have been written since.
-            None => fs::write(self.root.join(BEGAN), "").ok().and_then(|()| began(&self.root)),
-        };
-        if occasion == Occasion::Begins {
-            self.rewritten.write().unwrap_or_else(poisoned).clear();
-        }
-        Self { began_ns, ..self }
+    pub fn opened_for(mut self, occasion: Occasion) -> Self {
+        self.of_run.enters(occasion);
+        self
     }
 
-    /// A file was copied again. Of what was written before the run began it has used nothing else.
-    fn note(&self, key: Key, before: Copied, now: Copied) {
-        let since = self.began_ns.is_some_and(|began_ns| now.changed_ns > Some(began_ns));
-        if since && !before.has_bytes_of(&now) {
-            self.rewritten.write().unwrap_or_else(poisoned).insert(key);
-        }
+    /// Copies are made for a run from now on, and not ahead of it.
+    #[must_use]
+    pub fn of_a_run(mut self) -> Self {
+        self.of_run.joins();
+        self
+    }
+
+    /// Whether a file's bytes became others while the run that copied it went on.
+    pub fn is_rewritten(&self, file: &Path) -> bool {
+        self.of_run.is_rewritten(file)
     }
 
     /// This process is done with it; the last one removes it.
@@ -186,15 +175,19 @@ impl Folder {
         for line in lines {
             let Some(hash) = line.hash() else { continue };
             let unseen = since == Since::Opening;
-            let (bytes, changed_ns) = (line.bytes, line.changed_ns);
-            let copied = Copied { bytes, hash, changed_ns, unseen };
+            let Line { bytes, changed_ns, made_ns, .. } = line;
+            let copied = Copied { bytes, hash, changed_ns, made_ns, unseen };
             match copies.entry(line.key) {
                 // This process made it, or has read it.
-                Entry::Occupied(held) if held.get().is_of(&copied) => {}
+                Entry::Occupied(mut held) if held.get().is_of(&copied) => {
+                    let held = held.get_mut();
+                    held.made_ns = held.made_ns.max(made_ns);
+                }
                 // A file that was copied twice is what it was the second time.
                 Entry::Occupied(mut held) => {
                     let before = held.insert(copied);
-                    self.note(line.key, before, copied);
+                    self.of_run.replaces(line.key, before, copied);
+                    self.local.close(&line.key.path(&self.root));
                 }
                 Entry::Vacant(none) => drop(none.insert(copied)),
             }
@@ -223,12 +216,6 @@ impl Folder {
         Some((copied.bytes, copied.changed_ns?) == (bytes, changed_ns))
     }
 
-    /// Whether a file's bytes became others while the run that copied it went on.
-    pub fn is_rewritten(&self, file: &Path) -> bool {
-        let rewritten = self.rewritten.read().unwrap_or_else(poisoned);
-        !rewritten.is_empty() && rewritten.contains(&Key::of(file))
-    }
-
     /// Bytes of all copies.
     pub fn bytes(&self) -> u64 {
         self.copies.read().unwrap_or_else(poisoned).values().map(|copied| copied.bytes).sum()
@@ -244,7 +231,10 @@ impl Folder {
             // Who still reads ahead may find the folder gone.
             Err(_) if self.retired.load(Ordering::Acquire) => Found::Not,
             Err(error) if is_unusable(&error) => {
-                self.forget(key);
+                // Unless another has come in its place meanwhile.
+                if self.known(key).is_some_and(|now| now.is_of(&copied)) {
+                    self.forget(key);
+                }
                 Found::Damaged(error.reason)
             }
             Err(error) => Found::NotNow(error.reason),
@@ -297,7 +287,8 @@ impl Folder {
 
     /// A copy that cannot be used is nobody's any more.
     fn forget(&self, key: Key) {
-        self.copies.write().unwrap_or_else(poisoned).remove(&key);
+        let copied = self.copies.write().unwrap_or_else(poisoned).remove(&key);
+        copied.into_iter().for_each(|copied| self.of_run.gives_up(key, copied));
         self.hashed.write().unwrap_or_else(poisoned).remove(&key);
         let path = key.path(&self.root);
         let _ = fs::remove_file(&path);
@@ -319,7 +310,6 @@ impl Folder {
         {
             return Err(ours(error));
         }
-        let mut before = None;
         for _ in 0..TURNS_MAX {
             let part = Unfinished::open(&path, COPY_MODE).map_err(ours)?;
             // Who held it has renamed it, or died and left it.
@@ -329,12 +319,14 @@ impl Folder {
                     Some(copied) if !copied.unseen || self.is_still(copied, store, file) => {
                         self.seen(key);
                         part.discard();
+                        if self.of_run.is_news(copied) {
+                            let made_ns = self.of_run.now();
+                            let used = Copied { made_ns, unseen: false, ..copied };
+                            self.enter(file, key, used, generation).map_err(ours)?;
+                        }
                         return Ok(Done::Found(copied.bytes));
                     }
-                    Some(copied) => {
-                        before = Some(copied);
-                        self.forget(key);
-                    }
+                    Some(_) => self.forget(key),
                     None => {}
                 }
             }
@@ -352,10 +344,9 @@ impl Folder {
                 Unwritten::There(text) => CopyError::Source(text),
             })?;
             fs::rename(&part.path, &path).map_err(ours)?;
+            let copied = Copied { made_ns: self.of_run.now(), ..copied };
             self.enter(file, key, copied, generation).map_err(ours)?;
-            if let Some(before) = before {
-                self.note(key, before, copied);
-            }
+            self.of_run.gets(key, copied);
             let mut all = self.hashed.write().unwrap_or_else(poisoned);
             all.extend(hashed.map(|hashed| (key, Arc::new(hashed))));
             drop(all);
@@ -387,6 +378,7 @@ impl Folder {
             changed_ns: copied.changed_ns,
             xxh3: format!("{:016x}", copied.hash),
             generation,
+            made_ns: copied.made_ns,
         };
         self.manifest.lock().unwrap_or_else(poisoned).append(&line)?;
         self.copies.write().unwrap_or_else(poisoned).insert(key, copied);

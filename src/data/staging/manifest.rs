@@ -32,6 +32,14 @@ pub struct Line {
     pub xxh3: String,
     /// The generation of the world that copied it.
     pub generation: u32,
+    /// When a run made it, or found it to be of the file and used it: nanoseconds since 1970 by
+    /// this node's clock; 0: by an earlier release. `None`: made ahead of a run.
+    #[serde(default = "long_ago")]
+    pub made_ns: Option<i64>,
+}
+
+fn long_ago() -> Option<i64> {
+    Some(0)
 }
 
 impl Line {
@@ -109,7 +117,8 @@ mod tests {
     fn line(name: &str) -> Line {
         let key = Key::of(Path::new(name));
         let (file, xxh3) = (name.into(), "00ff".into());
-        Line { file, key, bytes: 3, changed_ns: Some(-1), xxh3, generation: 2 }
+        let (changed_ns, made_ns) = (Some(-1), Some(5));
+        Line { file, key, bytes: 3, changed_ns, xxh3, generation: 2, made_ns }
     }
 
     #[test]

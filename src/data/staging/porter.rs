@@ -183,7 +183,8 @@ pub fn serve(orders: &mut impl BufRead, answers: &mut impl Write) -> io::Result<
     let store = open::store(&data).map_err(io::Error::other)?;
     let place = folder.shown();
     let folder = Folder::open(&folder)
-        .map_err(|error| io::Error::new(error.kind(), format!("{place}: {error}")))?;
+        .map_err(|error| io::Error::new(error.kind(), format!("{place}: {error}")))?
+        .of_a_run();
     while let Some(Order { file, generation }) = receive(orders)? {
         let file = Path::new(OsStr::from_bytes(&file));
         let answer = Answer::from(folder.copy(&*store, file, generation));

@@ -25,6 +25,8 @@ pub(super) struct Copied {
     pub hash: u64,
     /// When its file had last changed, if its store knows.
     pub changed_ns: Option<i64>,
+    /// When a run made or took it, as its line says.
+    pub made_ns: Option<i64>,
     /// Nobody has looked yet whether its file is still the one that was copied.
     pub unseen: bool,
 }
@@ -150,6 +152,7 @@ pub(super) fn write(
         }
     }
     let hash = hasher.digest();
+    parts.shrink_to_fit();
     let hashed = (done > LARGE_BYTES).then_some(Hashed { bytes: done, hash, parts });
-    Ok((Copied { bytes: done, hash, changed_ns, unseen: false }, hashed))
+    Ok((Copied { bytes: done, hash, changed_ns, made_ns: None, unseen: false }, hashed))
 }

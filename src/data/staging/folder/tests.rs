@@ -123,31 +123,64 @@ fn a_file_that_becomes_another_while_its_run_goes_on_is_known_and_one_before_it_
     let write = |bytes: &[u8]| {
         std::thread::sleep(std::time::Duration::from_millis(30));
         fs::write(&file, bytes).expect("written");
-        std::thread::sleep(std::time::Duration::from_millis(30));
+    };
+    let copied = |folder: Folder, generation| {
+        folder.copy(&store, &file, generation).expect("copied");
+        folder
     };
     let opened = |occasion| Folder::open(&root).expect("opened").opened_for(occasion);
-    write(b"older");
-    opened(Occasion::Begins).copy(&store, &file, 0).expect("copied");
     write(b"ahead");
-    Folder::open(&root).expect("opened").copy(&store, &file, 0).expect("copied");
+    copied(Folder::open(&root).expect("opened"), 0);
     write(b"first");
     let begins = opened(Occasion::Begins);
-    let joins = opened(Occasion::Joins);
-    joins.copy(&store, &file, 1).expect("copied");
+    let joins = copied(opened(Occasion::Joins), 1);
     begins.catch_up();
     let early = [&begins, &joins].map(|folder| folder.is_rewritten(&file));
-    assert_eq!(early, [false; 2], "it was copied ahead of the run");
+    assert_eq!(early, [false; 2], "it was copied ahead of the run, and not used");
+    drop(joins);
     write(b"first");
-    let joins = opened(Occasion::Joins);
-    joins.copy(&store, &file, 1).expect("copied");
-    assert!(!joins.is_rewritten(&file), "touched, and the same");
+    assert!(!copied(opened(Occasion::Joins), 1).is_rewritten(&file), "touched, and the same");
     write(b"other");
-    let joins = opened(Occasion::Joins);
-    joins.copy(&store, &file, 1).expect("copied");
+    let joins = copied(opened(Occasion::Joins), 1);
     begins.catch_up();
     // Whoever made it, whoever learns of it, whoever comes later.
     let goes_on = opened(Occasion::GoesOn);
-    assert!([joins, begins, goes_on].iter().all(|folder| folder.is_rewritten(&file)));
+    assert!([&joins, &begins, &goes_on].iter().all(|folder| folder.is_rewritten(&file)));
+    // Another run begins, with the copies of this one.
+    drop((begins, joins, goes_on));
+    write(b"mended");
+    assert!(!copied(opened(Occasion::Begins), 0).is_rewritten(&file));
+    assert!(!opened(Occasion::GoesOn).is_rewritten(&file));
+}
+
+#[test]
+fn a_copy_that_a_run_took_unseen_or_had_in_an_earlier_release_counts_as_used() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let (root, file) = (place.path().join("stage"), place.path().join("a.jpg"));
+    let store = Direct::default();
+    let copied = |folder: Folder| {
+        folder.copy(&store, &file, 0).expect("copied");
+        folder
+    };
+    let opened = |occasion| Folder::open(&root).expect("opened").opened_for(occasion);
+    fs::write(&file, b"ahead").expect("written");
+    copied(Folder::open(&root).expect("opened"));
+    // It cannot be looked at: what there is of it is used.
+    fs::remove_file(&file).expect("removed");
+    copied(opened(Occasion::Begins));
+    fs::write(&file, b"other").expect("written");
+    assert!(copied(opened(Occasion::Joins)).is_rewritten(&file));
+    // An earlier release does not say when its run began, and not when a copy was made.
+    fs::remove_file(root.join("BEGAN")).expect("removed");
+    let manifest = root.join("MANIFEST");
+    let text = fs::read_to_string(&manifest).expect("there");
+    let lines = text.lines().map(|line| match line.split_once(",\"made_ns\"") {
+        Some((line, _)) => format!("{line}}}\n"),
+        None => format!("{line}\n"),
+    });
+    fs::write(&manifest, lines.collect::<String>()).expect("written");
+    fs::write(&file, b"third, longer").expect("written");
+    assert!(copied(opened(Occasion::GoesOn)).is_rewritten(&file));
 }
 
 #[test]
