@@ -1,12 +1,13 @@
 //! Kernel calls that std does not wrap: signals, processes, limits of files and memory, threads.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
@@ -96,6 +97,22 @@ pub fn set_variables(variables: &[(String, &str)]) {
     for (name, value) in variables {
         // SAFETY: no other thread is there that could read or write the environment.
         unsafe { std::env::set_var(name, value) };
+    }
+}
+
+static KEPT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+
+/// Keeps all variables for `variable`. To be called before a second thread is there: libraries set
+/// some of their own (MPI as it starts), and whoever reads the environment meanwhile can miss any.
+pub fn keep_environment() {
+    KEPT.get_or_init(|| std::env::vars_os().collect());
+}
+
+/// A variable of this process: as it was kept, else as it is.
+pub fn variable(name: &str) -> Option<OsString> {
+    match KEPT.get() {
+        Some(kept) => kept.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()),
+        None => std::env::var_os(name),
     }
 }
 

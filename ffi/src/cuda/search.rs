@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::os;
+
 /// Names a folder of wheels, or of the libraries themselves.
 pub const VARIABLE: &str = "KINTSUGI_CUDA";
 /// Where `cluster-scripts/setup.sh --cuda` unpacks the wheels.
@@ -66,7 +68,7 @@ impl Places {
     /// packages of this environment's pythons. No python is run: where its packages lie follows
     /// from where it lies.
     pub fn usual(given: Option<&Path>) -> Self {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let variable = |name| os::variable(name).filter(|value| !value.is_empty());
         let path = variable("PATH").unwrap_or_default();
         let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
         let mut prefixes: Vec<PathBuf> = environments.map(PathBuf::from).collect();

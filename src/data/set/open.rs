@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kintsugi_ffi::os;
+
 use crate::config::{Data, DataFormat, Shown, Validation, seed};
 use crate::data::index::{Cache, Occasion};
 use crate::data::painting::synth::{self, SynthOptions};
@@ -272,7 +274,7 @@ fn synthetic_samples(data: &Data, split: Split) -> u64 {
 }
 
 fn synthesis_base() -> PathBuf {
-    match std::env::var_os(variables::DATA) {
+    match os::variable(variables::DATA) {
         Some(folder) if !folder.is_empty() => folder.into(),
         _ => "data".into(),
     }

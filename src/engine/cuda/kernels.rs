@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::cuda::{Cubin, Error, Nvrtc};
+use kintsugi_ffi::os;
 
 use crate::engine::plan::tensor::ElementType;
 
@@ -89,7 +90,7 @@ fn hash(bytes: &[u8]) -> u128 {
 }
 
 fn folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let variable = |name| os::variable(name).filter(|value| !value.is_empty());
     let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
     Some(variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?.join(FOLDER))
 }

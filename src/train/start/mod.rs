@@ -66,6 +66,8 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
 }
 
 fn run_rank(arguments: &TrainArguments, entry: Entry) -> Result<Status, TrainError> {
+    // What is prepared beside MPI's start reads some.
+    kintsugi_ffi::os::keep_environment();
     let around = surroundings::surroundings(arguments, entry)?;
     let standing = Standing {
         ranks: 1,
