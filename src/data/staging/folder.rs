@@ -345,8 +345,9 @@ impl Folder {
             })?;
             fs::rename(&part.path, &path).map_err(ours)?;
             let copied = Copied { made_ns: self.of_run.now(), ..copied };
-            self.enter(file, key, copied, generation).map_err(ours)?;
+            // Known before anybody reads it.
             self.of_run.gets(key, copied);
+            self.enter(file, key, copied, generation).map_err(ours)?;
             let mut all = self.hashed.write().unwrap_or_else(poisoned);
             all.extend(hashed.map(|hashed| (key, Arc::new(hashed))));
             drop(all);
