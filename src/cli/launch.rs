@@ -326,10 +326,8 @@ fn summary(result: &RunResult, run: &RunDir, past: Past) -> String {
              2^40, or no sample of them could be decoded"
         ));
     }
-    let (recoveries, restarts) = (result.recoveries.len(), result.restarts.len());
-    if recoveries + restarts > 0 {
-        let lost = result.lost_steps;
-        lines.push(format!("{recoveries} recoveries, {restarts} restarts, {lost} steps lost"));
+    if !(result.recoveries.is_empty() && result.restarts.is_empty()) {
+        lines.push(super::status::repaired(run.path()).unwrap_or_else(|error| error.to_string()));
     }
     if let Some(hash) = &result.state_sha256 {
         lines.push(format!("state_sha256 {hash}"));

@@ -41,6 +41,14 @@ pub(super) fn state(
     facts::state(folder, events, result)
 }
 
+/// How often a run came back, and what that cost.
+///
+/// # Errors
+/// It cannot be told now.
+pub(super) fn repaired(folder: &Path) -> io::Result<String> {
+    Ok(inspect(folder)?.repaired())
+}
+
 /// Prints it. Exit 0 when there is a run to speak of, 2 when there is none, else 1.
 pub fn run(args: &Args) -> ExitCode {
     if args.live {

@@ -141,11 +141,9 @@ fn kind(key: &str) -> String {
         Some(choices) => return choices,
         None if takes(Value::Boolean(true)) => "true or false",
         None if number().is_some() => number().unwrap_or_default(),
+        None if texts("?") && takes(share()) => "a text, in quotes, or a table, as below",
         None if texts("?") => "a text, in quotes",
-        None if texts("100steps") => r#""epoch", or a length such as "100steps" or "30s""#,
-        None if texts("30s") => r#"a length of time, such as "30s" or "10m""#,
-        None if texts("4MiB") => r#"an amount of bytes, such as "4MiB""#,
-        None if texts("8MB/s") => r#"bytes a second, such as "8MB/s""#,
+        None if quantity(&texts).is_some() => return quantity(&texts).unwrap_or_default(),
         None if takes(Value::Table(Table::new())) => "a table, as below",
         None if list(Value::String("respawn".into()), 1) => "a list of texts",
         None if list(Value::Float(0.5), 1) => "a list of numbers",
@@ -154,6 +152,31 @@ fn kind(key: &str) -> String {
         None => "what is told below",
     };
     words.to_owned()
+}
+
+/// What a set may be split off by.
+fn share() -> Value {
+    let keys = [("share", "10%"), ("group", "(.*)_")];
+    let text = |(key, value): (&str, &str)| (key.to_owned(), Value::String(value.into()));
+    Value::Table(Table::from_iter(keys.map(text)))
+}
+
+/// What texts with a unit a key takes, and which words in their place.
+fn quantity(takes: &impl Fn(&str) -> bool) -> Option<String> {
+    let quoted = |texts: &[&str]| -> Vec<String> {
+        let taken = texts.iter().filter(|text| takes(text));
+        taken.map(|text| format!("\"{text}\"")).collect()
+    };
+    let kinds = [
+        ("a length, such as", &["100steps", "30s"][..]),
+        ("an amount of bytes, such as", &["4MiB"]),
+        ("bytes a second, such as", &["8MB/s"]),
+    ];
+    let found = kinds.iter().map(|(kind, examples)| (kind, quoted(examples)));
+    let (kind, examples) = found.into_iter().find(|(_, examples)| !examples.is_empty())?;
+    let words = quoted(&["epoch", "auto", "never", "off"]);
+    let quantity = format!("{kind} {}", examples.join(" or "));
+    Some(std::iter::once(quantity).chain(words).collect::<Vec<_>>().join(", or "))
 }
 
 /// The choices that a refusal names.
@@ -221,7 +244,13 @@ mod tests {
             ("schedule.warm_up", r#"a number, or a length such as "5epochs""#),
             ("optimizer.learning_rate", "a number"),
             ("data.augment", "true or false"),
-            ("recovery.time_limit", r#"a length of time, such as "30s" or "10m""#),
+            ("recovery.time_limit", r#"a length, such as "30s""#),
+            ("recovery.integrity_every", r#"a length, such as "100steps", or "off""#),
+            (
+                "evaluation.every",
+                r#"a length, such as "100steps" or "30s", or "epoch", or "auto", or "never""#,
+            ),
+            ("data.validation", "a text, in quotes, or a table, as below"),
             ("train.bucket", r#"an amount of bytes, such as "4MiB""#),
             ("model.name", "a text, in quotes"),
             ("optimizer.name", r#""sgd", "adamw", "lars""#),
@@ -232,7 +261,7 @@ mod tests {
         }
         let vague: Vec<_> = all().into_iter().filter(|key| key.value.ends_with("below")).collect();
         let vague: Vec<_> = vague.iter().map(|key| key.key.as_str()).collect();
-        assert_eq!(vague, ["data.color_jitter", "data.throttle"]);
+        assert_eq!(vague, ["data.validation", "data.color_jitter", "data.throttle"]);
     }
 
     #[test]

@@ -94,6 +94,9 @@ pub fn supervise(
         Ok(result) => result.status == Status::DataError && before.had_completed(),
         Err(error) => matches!(error, LaunchError::Refused { .. }),
     };
+    if let Err(error) = before.keep_configuration() {
+        supervisor.record.warn(&format!("config.toml is not what the run began with: {error}"));
+    }
     if refused {
         supervisor.put_back(before);
     } else if let Err(error) = before.keep_one_copy() {

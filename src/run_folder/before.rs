@@ -90,6 +90,29 @@ impl Before {
         result.is_some_and(completed)
     }
 
+    /// A start that told of nothing leaves the configuration of those before it: it may have named
+    /// what is not the run's.
+    ///
+    /// # Errors
+    /// The kernel's, with what it was about.
+    pub fn keep_configuration(&self) -> io::Result<()> {
+        let (name, body) = &self.files[0];
+        match body.is_some() && events_bytes(&self.folder)? == self.events_bytes {
+            true => self.restore(name, body.as_deref()),
+            false => Ok(()),
+        }
+    }
+
+    fn restore(&self, name: &str, body: Option<&[u8]>) -> io::Result<()> {
+        let storage = FileSystem::new(&self.folder);
+        let (path, now) = (Path::new(name), if_there(std::fs::read(self.folder.join(name)))?);
+        match body {
+            Some(body) if now.as_deref() != Some(body) => storage.write_whole(path, &[body]),
+            None if now.is_some() => storage.remove(path),
+            _ => Ok(()),
+        }
+    }
+
     /// The start was refused: makes the folder what it was, unless the run has begun or gone on
     /// meanwhile. Whether it did.
     ///
@@ -99,17 +122,10 @@ impl Before {
         if events_bytes(&self.folder)? != self.events_bytes {
             return Ok(false);
         }
-        let storage = FileSystem::new(&self.folder);
         for (name, body) in &self.files {
-            let (path, now) = (Path::new(name), if_there(std::fs::read(self.folder.join(name)))?);
-            match body {
-                Some(body) if now.as_ref() != Some(body) => {
-                    storage.write_whole(path, &[body.as_slice()])?
-                }
-                None if now.is_some() => storage.remove(path)?,
-                _ => {}
-            }
+            self.restore(name, body.as_deref())?;
         }
+        let storage = FileSystem::new(&self.folder);
         let mut made = names(&self.folder)?.into_iter().filter(|name| self.is_made(name));
         made.try_for_each(|name| storage.remove(&name))?;
         // Who has put something there keeps it.
@@ -222,6 +238,9 @@ mod tests {
         }
         let (before, mut held) = (Before::of(&run).unwrap(), tree(&run));
         start(&run);
+        before.keep_configuration().unwrap();
+        assert_eq!(std::fs::read(run.join("config.toml")).unwrap(), b"of the run");
+        std::fs::write(run.join("config.toml"), "of the start").unwrap();
         std::fs::write(run.join("logs/notes.txt"), "mine").unwrap();
         assert!(before.put_back().unwrap());
         held.push((run.join("logs/notes.txt"), b"mine".to_vec()));
@@ -233,6 +252,7 @@ mod tests {
         start(&run);
         std::fs::write(run.join(EVENTS_FILE), "of the run, and more").unwrap();
         let went_on = tree(&run);
+        before.keep_configuration().unwrap();
         assert!(!before.put_back().unwrap(), "it went on");
         assert_eq!(tree(&run), went_on);
     }

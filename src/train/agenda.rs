@@ -147,6 +147,16 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_start_owes_is_dropped_where_nothing_is_evaluated_any_more() {
+        let mut position = Position { evaluation_due: true, ..at(3) };
+        position.settle(&plan());
+        assert_eq!(next(&position, &plan()), Task::Evaluate);
+        let never = Plan { evaluation: Every::Never, ..plan() };
+        position.settle(&never);
+        assert_eq!(next(&position, &never), Task::Step);
+    }
+
+    #[test]
     fn the_last_step_ends_a_run_whatever_was_asked() {
         let asked = Requests { stop: true, ..Requests::default() };
         let mut position = at(10);

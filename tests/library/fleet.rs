@@ -108,6 +108,8 @@ fn a_line_of_few_failures_has_no_interval() {
     let all = forecasts(&day, &[10, 10_000], 20, 0);
     let (few, many) = all.split_at(ARMS.len());
     assert!(few.iter().all(|forecast| forecast.half_width.is_none()), "{few:?}");
+    // Nor does a seat that no run happened to lose speak against a formula.
+    assert!(few.iter().all(|forecast| forecast.agrees), "{few:?}");
     assert!(many.iter().all(|forecast| forecast.half_width.is_some()), "{many:?}");
     assert!(page::table(many).text().contains('±') && page::few_failures(many).is_none());
     assert!(!page::table(few).text().contains('±') && page::few_failures(few).is_some());

@@ -30,9 +30,9 @@ const AROUND: usize = 256;
 /// either side, by 2^-8 of itself.
 fn allowed(precision: Precision, scale: f64, largest: f64) -> f64 {
     match precision {
-        Precision::Exact => 2f64.powi(-17) * scale + 2f64.powi(-20) * largest + 1e-7,
+        Precision::Exact => 2f64.powi(-17) * scale + 2f64.powi(-20) * largest + 3e-7,
         Precision::Bf16 | Precision::Bf16Twice => {
-            2f64.powi(-6) * scale + 2f64.powi(-8) * largest + 1e-7
+            2f64.powi(-6) * scale + 2f64.powi(-8) * largest + 3e-7
         }
     }
 }

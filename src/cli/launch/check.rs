@@ -11,7 +11,7 @@ use crate::data::bad_images;
 use crate::data::sampler::Order;
 use crate::data::set::{self, DataSet};
 use crate::data::{DataError, Split};
-use crate::engine::Together;
+use crate::engine::{self, Together};
 use crate::lab::doctor::{Finding, Grade};
 use crate::lab::storage;
 use crate::launch::LaunchError;
@@ -77,7 +77,8 @@ pub(super) fn run(begun: Result<(Begun, Owners), LaunchError>, past: Past) -> Ex
 
 fn check(begun: Begun, owners: Owners, past: Past) -> Result<Vec<Finding>, Refused> {
     let Begun { mut job, limits, folder, remarks } = begun;
-    remarks.iter().for_each(|remark| say!("warning: {remark}"));
+    let of_device = engine::remark(&job.config.device);
+    remarks.iter().chain(&of_device).for_each(|remark| say!("warning: {remark}"));
     beginning::check_machine(&job)?;
     let there = claim::look(&mut job, owners, past, &fix)?;
     let run = ok("run", format!("{}: {}", folder.shown(), standing(&there, &job)));

@@ -286,10 +286,12 @@ impl Report {
             0 => String::new(),
             times => format!("gone on with {times} times, "),
         };
-        let seconds = duration(self.recovery_seconds);
+        let took = match recoveries + restarts {
+            0 => String::new(),
+            _ => format!(" in {}", duration(self.recovery_seconds)),
+        };
         format!(
-            "{recoveries} recoveries, {restarts} restarts in {seconds}, {continued}{lost_steps} \
-             steps lost"
+            "{recoveries} recoveries, {restarts} restarts{took}, {continued}{lost_steps} steps lost"
         )
     }
 

@@ -224,7 +224,7 @@ fn one_line(report: &Report, limit: Option<f64>) -> String {
     let mut parts = vec![report.state.clone()];
     parts.extend(figures(report, limit));
     parts.push(format!("{} ranks", active(report)));
-    parts.push(format!("{} recoveries, {} restarts", report.recoveries, report.restarts));
+    parts.push(format!("{} recoveries, {} restarts", report.recoveries, report.failed_starts));
     parts.join("  ")
 }
 

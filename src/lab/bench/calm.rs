@@ -16,7 +16,7 @@ use super::{Case, Report, find_mpirun, median};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// The configuration to run
-    #[arg(long, default_value = "configs/bench/cnn11.toml")]
+    #[arg(long, default_value = "configs/bench/cnn11.toml", value_parser = super::configuration)]
     pub config: PathBuf,
     /// Ranks
     #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]

@@ -14,7 +14,7 @@ use super::{Case, Report, median};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// The configuration to run
-    #[arg(long, default_value = "configs/bench/95mb.toml")]
+    #[arg(long, default_value = "configs/bench/95mb.toml", value_parser = super::configuration)]
     pub config: PathBuf,
     /// Ranks
     #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]

@@ -52,6 +52,13 @@ pub struct Bound {
     pub holds: bool,
 }
 
+/// A file that runs are to be of: asked for before anything is begun.
+fn configuration(name: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(name);
+    let is_there = file.is_file().then_some(file);
+    is_there.ok_or_else(|| "no such file (the project's own are named from its folder)".into())
+}
+
 impl Report {
     fn of(bench: &str, cases: Vec<Case>, ratios: BTreeMap<String, f64>) -> Self {
         let (bench, command) = (bench.to_owned(), command_line());

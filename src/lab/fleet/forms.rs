@@ -55,8 +55,14 @@ fn failure_rate(rules: &Rules) -> f64 {
     rules.ranks as f64 * rules.rank_rate + rules.nodes as f64 * rules.node_rate
 }
 
+/// The most that a failure costs on average: a repair, or the share that an empty seat had of the
+/// work.
 fn longest_cost(rules: &Rules) -> f64 {
-    rules.rank_cost.max(rules.node_cost).max(rules.shrink_cost).max(rules.grow_cost)
+    let away = |back: Option<f64>, seats: u64| {
+        back.map_or(0.0, |seconds| seconds.min(rules.work) / seats as f64)
+    };
+    let repair = rules.rank_cost.max(rules.node_cost).max(rules.shrink_cost).max(rules.grow_cost);
+    repair.max(away(rules.rank_return, rules.ranks)).max(away(rules.node_return, rules.nodes))
 }
 
 /// The goodput of a run of these rules; `None` where no formula covers them.

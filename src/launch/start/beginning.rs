@@ -97,6 +97,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
             least: wish.min_nodes,
             spares_per_node: job.config.recovery.spares.unwrap_or(0),
         });
+    } else {
+        refuse_if(one_node(wish.spare_nodes, wish.min_nodes))?;
     }
     let (recovery, run_id) = (&mut job.config.recovery, job.run.id());
     let moved = suit_resident_dir(recovery, wish.resident_dir, &run_id, Machine::here())
@@ -109,6 +111,16 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     refuse_if(cgroup::total_memory_bytes().and_then(|memory| ceilings::too_many(all, memory)))?;
     let remarks = no_card.into_iter().chain(moved).collect();
     Ok(Begun { job, limits, folder, remarks })
+}
+
+/// Why what was asked of several nodes is not to be had of this machine alone.
+fn one_node(spare: u32, least: u32) -> Option<String> {
+    let asked = [("--spare-nodes", spare, 0), ("--min-nodes", least, 1)];
+    let (option, nodes, _) = asked.into_iter().find(|(_, nodes, usual)| nodes > usual)?;
+    Some(format!(
+        "{option} {nodes}: nodes come from an allocation of SLURM of several nodes, and this is \
+         one machine: leave it out"
+    ))
 }
 
 /// What no run can be started with, whatever it is.

@@ -172,6 +172,8 @@ impl Position {
     /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
     /// its last step, or whose steps change nothing.
     pub fn settle(&mut self, plan: &Plan) {
+        // What an earlier start owes is made only where there still are evaluations.
+        self.evaluation_due &= plan.evaluates();
         if has_diverged(&self.ledger_tail) {
             return self.end(Ending::Diverged, plan);
         }
