@@ -1,5 +1,24 @@
 # What train.sbatch and compare.sbatch share: how a job hears of its time limit, and what becomes of it when
 # the program has ended. Sourced by them; reads environment.sh beside it.
+
+# SLURM's warning may come after a user's own: what is to be done is being done.
+ask() { # ask SIGNAL
+  heard=$((heard + 1))
+  [ "$1" != USR1 ] || [ -z "$asked" ] || return 0
+  asked=$1 owed=1
+  [ -z "$pid" ] || pass_on
+}
+
+# From the first line on: a job may be asked before its program is started.
+asked='' owed='' heard=0 pid=''
+# CONT is not trapped: SLURM sends it along with USR1, which then is sometimes lost.
+trap 'ask USR1' USR1
+trap 'ask TERM' TERM
+# Of these this script would die, and the job with it, before the ranks have written a checkpoint.
+trap 'ask HUP' HUP
+trap 'ask INT' INT
+trap 'ask QUIT' QUIT
+
 # shellcheck source=environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -45,23 +64,42 @@ set_ranks() { # set_ranks SPARE_NODES [MIN_NODES]
   ranks=${RANKS:-}
   [ -z "$ranks" ] || return 0
   if [ -z "$per_node" ]; then
-    local tasks=${SLURM_NTASKS:-$nodes}
-    [ $((tasks % nodes)) = 0 ] || stop 2 "$tasks tasks on $nodes nodes: say how many on each, --ntasks-per-node"
+    local tasks=${SLURM_NTASKS:-$nodes} placed=${SLURM_NTASKS:+${SLURM_TASKS_PER_NODE:-}}
+    # Where SLURM was left the choice it may put 3 of 4 tasks on one of two nodes ("3,1").
+    [ $((tasks % nodes)) = 0 ] && [[ $placed != *,* ]] ||
+      stop 2 "$tasks tasks on $nodes nodes${placed:+ ($placed)}: say how many on each, --ntasks-per-node"
     per_node=$((tasks / nodes))
   fi
   ranks=$(((nodes - $1) * per_node))
 }
 
+# What SLURM says of this job. Asked for by its number it names more where that is also an array's (of its last task) or a
+# heterogeneous job's, and variables of an array may be those of the job from whose script this one was submitted.
+this_job() {
+  scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | grep "^JobId=$SLURM_JOB_ID "
+}
+
+# What to requeue: all tasks of an array would begin again, those that are complete too. Pure.
+queue_name() { # queue_name RECORD
+  local task='^JobId=[0-9]+ ArrayJobId=([0-9]+) ArrayTaskId=([0-9]+) ' job='^JobId=([0-9]+) '
+  if [[ $1 =~ $task ]]; then echo "${BASH_REMATCH[1]}_${BASH_REMATCH[2]}"
+  elif [[ $1 =~ $job ]]; then echo "${BASH_REMATCH[1]}"; fi
+}
+
 requeue() { # requeue CODE
   [ "${SLURM_RESTART_COUNT:-0}" -lt $restarts_max ] || stop "$1" "started $restarts_max times again: no more"
+  local record='' try
+  for try in 1 2 3; do
+    record=$(this_job) && break
+    [ "$try" = 3 ] || sleep 5
+  done
+  [ -n "$record" ] || stop "$1" "not requeued: SLURM does not say what it knows of this job; submit again to go on"
   # Behind a cut cable this script may have outlived its job, which was started again elsewhere.
-  local restarts
-  restarts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
-  [ "${restarts:-${SLURM_RESTART_COUNT:-0}}" = "${SLURM_RESTART_COUNT:-0}" ] ||
+  [[ " $record " == *" Restarts=${SLURM_RESTART_COUNT:-0} "* ]] ||
     stop "$1" "not requeued: this job was started again elsewhere"
   log "back into the queue"
   # The request comes back as SIGTERM to everything in the job, scontrol included, in a millisecond.
-  (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID") ||
+  (trap '' TERM; exec scontrol requeue "$(queue_name "$record")") ||
     stop "$1" "not requeued (sbatch --requeue?); submit again to go on"
   # SLURM ends this script while it sleeps.
   sleep 60 & wait
@@ -77,17 +115,49 @@ stage_ahead() { # stage_ahead ARGUMENT...
     "$KINTSUGI" data stage "$@")
 }
 
+# Whether PROCESS would hear SIGNAL: it is no copy of this shell any more, and has a handler for it (srun blocks it, and
+# waits for it). Before that the signal is lost, or ends it.
+hears() { # hears PROCESS SIGNAL
+  local name mask number; number=$(kill -l "$2")
+  [ ! "/proc/$1/exe" -ef "/proc/$$/exe" ] || return 1
+  while read -r name mask; do
+    case $name in
+    SigBlk: | SigCgt:) (((16#$mask >> (number - 1)) & 1)) && return 0 ;;
+    esac
+  done 2>/dev/null < "/proc/$1/status"
+  return 1
+}
+
+# A program that has no handler by then has none.
+hears_seconds_max=20
+
+# Passes on what this script was asked for. `launch` ends at once, without a checkpoint, when it is asked once more.
+pass_on() {
+  owed=''
+  local end=$((SECONDS + hears_seconds_max))
+  until hears "$pid" "$signal" || [ $SECONDS -ge $end ]; do
+    kill -0 "$pid" 2>/dev/null || return 0
+    sleep 0.05
+  done
+  kill -"$signal" "$pid" 2>/dev/null
+}
+
 # Runs COMMAND in the background, for its signals come to this script; sets $code.
 run() { # run COMMAND...
+  local before_wait status
+  code=127
   "$@" &
   pid=$!
-  [ -z "$asked" ] || kill -"$signal" "$pid"
-  # A trapped signal ends `wait` early.
+  [ -z "$owed" ] || pass_on
+  # A trapped signal ends `wait` early; who has been waited for is no child any more (127).
   while :; do
+    before_wait=$heard
     wait "$pid"
-    code=$?
-    kill -0 "$pid" 2>/dev/null || break
+    status=$?
+    [ $status = 127 ] || code=$status
+    [ "$heard" != "$before_wait" ] || break
   done
+  pid=''
 }
 
 # Runs COMMAND, passes SLURM's warning on to it as SIGNAL, decides about the job when it has ended.
@@ -95,24 +165,18 @@ run_as_job() { # run_as_job SIGNAL COMMAND...
   local signal=$1 code; shift
   [ -x "$KINTSUGI" ] || stop 2 "no program $KINTSUGI: run make build, or set KINTSUGI"
   log "on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}: $*"
-  asked='' pid=''
-  ask() {
-    asked=$1
-    [ -z "$pid" ] || kill -"$signal" "$pid" 2>/dev/null
-  }
-  # CONT is not trapped: SLURM sends it along with USR1, which then is sometimes lost.
-  trap 'ask USR1' USR1
-  trap 'ask TERM' TERM
-  # Of these this script would die, and the job with it, before the ranks have written a checkpoint.
-  trap 'ask HUP' HUP
-  trap 'ask INT' INT
-  trap 'ask QUIT' QUIT
-  if [ ${#before[@]} -gt 0 ]; then
+  if [ ${#before[@]} -gt 0 ] && [ -z "$asked" ]; then
     run "${before[@]}"
-    log "staging ahead ended with $code"
+    log "staging ahead ended with $code${asked:+, asked to stop by $asked}"
   fi
-  run "$@"
-  log "kintsugi ended with $code${asked:+, asked to stop by $asked}"
+  if [ -z "$asked" ]; then
+    run "$@"
+    log "kintsugi ended with $code${asked:+, asked to stop by $asked}"
+  else
+    # As a launch that is asked before its ranks are started.
+    code=85
+    log "asked to stop by $asked before kintsugi was started"
+  fi
   # Cancelled or preempted: SLURM itself decides what comes next; of the others, whoever sent them.
   [ -z "$asked" ] || [ "$asked" = USR1 ] || exit "$code"
   case $(decide "$code" "$asked") in

@@ -19,6 +19,7 @@ mod forms;
 mod full_disk;
 mod guard;
 mod integrity;
+mod job_script;
 mod join;
 mod launch;
 mod matrix;
