@@ -18,7 +18,7 @@ case "$*" in
 "--oneliner show job 7")
   echo "JobId=7 ArrayJobId=7 ArrayTaskId=3 JobName=x Requeue=1 Restarts=0 BatchFlag=1"
   echo "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=x Requeue=1 Restarts=4 BatchFlag=1" ;;
-"requeue "*) echo "$2" > "$(dirname "$0")/requeued"; kill -TERM $PPID ;;
+"requeue "*) echo "$2" > "$(dirname "$0")/requeued"; (sleep 0.5; kill -TERM $PPID) & ;;
 *) exit 1 ;;
 esac
 "#;

@@ -47,18 +47,24 @@ enum Sight {
 /// Watches the machine of a launch whose connection is gone.
 pub fn watch(job: &str, hosts: &[String], port: u16) -> Outcome {
     let end = Instant::now() + WATCH_MAX;
-    let look = || match machine_answers(hosts, port) {
-        true => Sight::Lives,
-        false if job_runs(job) => Sight::Gone,
-        false => Sight::Blind,
+    let mut runs_as = None;
+    let look = || {
+        if machine_answers(hosts, port) {
+            return Sight::Lives;
+        }
+        runs_as = command("squeue", &["--noheader", "--job", job, "--format=%A %i %T"])
+            .ok()
+            .and_then(|queue| running_as(&queue, job));
+        if runs_as.is_some() { Sight::Gone } else { Sight::Blind }
     };
-    match decide(look, || std::thread::sleep(PAUSE), || Instant::now() < end) {
-        Sight::Lives => Outcome::Lives,
-        Sight::Blind => Outcome::Undecided("neither launch's machine nor SLURM answers".into()),
-        Sight::Gone => match command("scontrol", &["requeue", job]) {
+    let sight = decide(look, || std::thread::sleep(PAUSE), || Instant::now() < end);
+    match (sight, runs_as) {
+        (Sight::Lives, _) => Outcome::Lives,
+        (Sight::Gone, Some(name)) => match command("scontrol", &["requeue", &name]) {
             Ok(_) => Outcome::Requeued,
-            Err(error) => Outcome::Undecided(format!("scontrol requeue {job}: {error}")),
+            Err(error) => Outcome::Undecided(format!("scontrol requeue {name}: {error}")),
         },
+        _ => Outcome::Undecided("neither launch's machine nor SLURM answers".into()),
     }
 }
 
@@ -92,10 +98,17 @@ fn machine_answers(hosts: &[String], port: u16) -> bool {
     addresses.flatten().any(answers)
 }
 
-/// As SLURM's controller says it; false too where it does not answer.
-fn job_runs(job: &str) -> bool {
-    let state = command("squeue", &["--noheader", "--job", job, "--format=%T"]);
-    state.is_ok_and(|state| state.trim() == "RUNNING")
+/// By what name a job that runs is requeued, from lines of number, name and state: those of all
+/// tasks of an array where the number is the array's too, and of all parts of a heterogeneous job,
+/// which are requeued by the number of its first. An array's number would requeue every task.
+fn running_as(queue: &str, job: &str) -> Option<String> {
+    let words = queue.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let own = words.into_iter().find(|words| words.first() == Some(&job))?;
+    match own[..] {
+        [_, task, "RUNNING"] if task.contains('_') => Some(task.to_owned()),
+        [_, _, "RUNNING"] => Some(job.to_owned()),
+        _ => None,
+    }
 }
 
 /// Runs a command under a time limit; its output.
@@ -147,6 +160,19 @@ mod tests {
         let lives = [&[Gone, Gone][..], &[Lives; LIVES_LOOKS as usize]].concat();
         assert_eq!(decided(&lives), (Lives, lives.len()));
         assert_eq!(decided(&[Blind, Gone, Gone, Blind]), (Blind, 4));
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_requeued_alone() {
+        let array = "7 7_3 RUNNING\n9 7_2 RUNNING\n8 7_1 PENDING\n";
+        let named = |queue, job| running_as(queue, job);
+        assert_eq!(named(array, "7").as_deref(), Some("7_3"));
+        assert_eq!(named(array, "9").as_deref(), Some("7_2"));
+        assert_eq!(named(array, "8"), None);
+        assert_eq!(named("5 5+0 RUNNING\n6 5+1 RUNNING\n", "5").as_deref(), Some("5"));
+        assert_eq!(named("4 4 RUNNING\n", "4").as_deref(), Some("4"));
+        assert_eq!(named("4 4 COMPLETING\n", "4"), None);
+        assert_eq!(named("", "4"), None);
     }
 
     #[test]
