@@ -7,6 +7,7 @@ use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::config::Shown;
 use crate::launch::LaunchError;
 use crate::launch::nodes::Placement;
+use crate::launch::nodes::allocation::JOB;
 use crate::launch::nodes::srun::{SRUN_SET, SRUN_UNSET};
 use crate::launch::traces::folders::Folders;
 use crate::run_folder::variables;
@@ -59,8 +60,8 @@ pub struct Plan {
     pub home: String,
     /// What the user has in `TUNABLES_VARIABLE`.
     pub tunables: Option<String>,
-    /// Variables that say nothing of this machine and would mislead mpirun.
-    pub stray: Vec<String>,
+    /// Over several nodes: variables of SLURM that mpirun misses.
+    pub slurm: Vec<(String, String)>,
 }
 
 impl Plan {
@@ -129,7 +130,8 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
         // Folders of this machine are none of other nodes' business; ranks here inherit them.
         let inherited = name == "TMPDIR"
             || name == variables::SEGMENTS
-            || plan.loopback.iter().any(|(known, _)| name == *known);
+            || plan.loopback.iter().any(|(known, _)| name == *known)
+            || plan.slurm.iter().any(|(known, _)| name == *known);
         if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
             line.extend(["-x".to_owned(), name]);
         }
@@ -184,17 +186,20 @@ pub fn environment(plan: &Plan) -> Environment {
         "OMP_MAX_ACTIVE_LEVELS",
     ];
     let mut unset = UNSET.map(str::to_owned).to_vec();
-    unset.extend(plan.stray.iter().cloned());
     if let Some(placement) = &plan.placement {
         set.push(pair(variables::NODES, placement.hosts.len().to_string()));
         set.push(pair(variables::HOME, plan.home.clone()));
         if plan.respawns {
             set.push(pair(ADDRESSES_VARIABLE, "1".into()));
         }
+        set.extend(plan.slurm.iter().cloned());
         set.extend(SRUN_SET.map(|(name, value)| pair(name, value.into())));
         unset.extend(SRUN_UNSET.map(str::to_owned));
     }
     if plan.placement.is_none() {
+        // By them mpirun would start ranks on other nodes: a job's that is another machine's, or
+        // that launch cannot see.
+        unset.extend(JOB.map(str::to_owned));
         set.extend(plan.loopback.iter().map(|(name, value)| pair(name, (*value).to_owned())));
     }
     if let Some((runtime, _)) = plan.over_nodes() {
@@ -273,15 +278,20 @@ mod tests {
             loopback: vec![("OMPI_MCA_btl_tcp_if_include", "lo")],
             home: "n1".into(),
             tunables: None,
-            stray: Vec::new(),
+            slurm: Vec::new(),
         }
     }
 
     #[test]
-    fn stray_variables_do_not_reach_mpirun() {
-        let stray = vec!["SLURM_JOBID".to_owned()];
-        let text = pasteable(&Plan { stray, ..plan(4, 8) });
-        assert!(text.contains("-u SLURM_JOBID"), "{text}");
+    fn mpirun_sees_the_nodes_that_launch_sees() {
+        let alone = pasteable(&plan(4, 8));
+        assert!(alone.contains("-u SLURM_JOB_ID -u SLURM_JOBID"), "{alone}");
+        let hosts = ["n1", "n2"].map(str::to_owned).to_vec();
+        let placement = Some(Placement { hosts, spares_per_host: 1 });
+        let slurm = vec![("SLURM_JOBID".to_owned(), "7".to_owned())];
+        let several = pasteable(&Plan { placement, slurm, ..plan(4, 8) });
+        assert!(several.contains(" SLURM_JOBID=7 "), "{several}");
+        assert!(!several.contains("-u SLURM_JOB") && !several.contains("-x SLURM"), "{several}");
     }
 
     #[test]

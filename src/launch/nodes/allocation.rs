@@ -7,6 +7,12 @@ use std::time::Duration;
 
 use super::super::{LaunchError, limits};
 
+/// The job's number, its nodes and their number: each has an older name that is read too.
+pub const JOB: [&str; 2] = ["SLURM_JOB_ID", "SLURM_JOBID"];
+const LIST: [&str; 2] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+const COUNT: [&str; 2] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+const TASKS: &str = "SLURM_TASKS_PER_NODE";
+
 /// The nodes of a job with more than one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
@@ -14,6 +20,8 @@ pub struct Allocation {
     pub job: String,
     /// Their names, in SLURM's order.
     pub nodes: Vec<String>,
+    /// The same as SLURM writes it: `n[1-3,7]`.
+    pub list: String,
     /// Which of them this process runs on; `None` outside (`salloc` on a login node).
     pub own: Option<usize>,
 }
@@ -33,11 +41,11 @@ impl Allocation {
         expand: &dyn Fn(&str) -> io::Result<Vec<String>>,
         host: &str,
     ) -> Result<Option<Self>, LaunchError> {
-        let Some(job) = variable("SLURM_JOB_ID") else { return Ok(None) };
-        let count = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"].into_iter().find_map(variable);
-        let count: u32 = count.and_then(|count| count.parse().ok()).unwrap_or(1);
-        let list = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"].into_iter().find_map(variable);
-        let Some(list) = list.filter(|_| count > 1) else { return Ok(None) };
+        let Some(job) = JOB.into_iter().find_map(variable) else { return Ok(None) };
+        let list = LIST.into_iter().find_map(variable);
+        // mpirun goes by the list alone. A plain name is one node, and nobody has to be asked.
+        let several = |list: &String| list.contains(['[', ',']);
+        let Some(list) = list.filter(several) else { return Ok(None) };
         let nodes = expand(&list).map_err(|source| LaunchError::Io {
             what: format!(
                 "scontrol show hostnames {list} (unset SLURM_JOB_ID to use this machine only)"
@@ -48,16 +56,29 @@ impl Allocation {
         let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let own = nodes.iter().position(|node| *node == called);
         let own = own.or_else(|| nodes.iter().position(|node| short(node) == short(host)));
-        Ok(Some(Self { job, nodes, own }).filter(|found| found.nodes.len() > 1))
+        Ok(Some(Self { job, nodes, list, own }).filter(|found| found.nodes.len() > 1))
+    }
+
+    /// What mpirun and srun must find set to see these nodes, and do not: each reads some of
+    /// SLURM's variables only, and not all need be there.
+    pub fn unsaid(&self, variable: &dyn Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+        let count = self.nodes.len().to_string();
+        let mut say: Vec<(&str, &str)> = Vec::new();
+        say.extend(JOB.map(|name| (name, self.job.as_str())));
+        say.extend(LIST.map(|name| (name, self.list.as_str())));
+        say.extend(COUNT.map(|name| (name, count.as_str())));
+        say.retain(|(name, value)| variable(name).as_deref() != Some(value));
+        // How many start where is said to mpirun otherwise: it only must be there.
+        let tasks = format!("1(x{count})");
+        say.extend(variable(TASKS).is_none().then_some((TASKS, tasks.as_str())));
+        say.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }
 
 /// Variables of SLURM in an environment that is none of its jobs': copied from another machine, or
-/// kept by a container. mpirun would start its ranks where they say.
+/// kept by a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stray {
-    /// Their names.
-    pub variables: Vec<String>,
     /// What they say.
     job: String,
     node: String,
@@ -90,14 +111,9 @@ fn stray_among(variables: &[(String, String)], srun: Option<&Path>) -> Option<St
         let found = |name: &str| variables.iter().find(|(known, _)| known == name);
         Some(names.into_iter().find_map(found)?.1.clone())
     };
-    let job = value(["SLURM_JOB_ID", "SLURM_JOBID"]).filter(|_| srun.is_none())?;
-    let node = value(["SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
-    let of_slurm = variables.iter().map(|(name, _)| name).filter(|name| name.starts_with("SLURM"));
-    Some(Stray {
-        variables: of_slurm.cloned().collect(),
-        job,
-        node: node.unwrap_or_else(|| "an unnamed node".into()),
-    })
+    let job = value(JOB).filter(|_| srun.is_none())?;
+    let node = value(LIST);
+    Some(Stray { job, node: node.unwrap_or_else(|| "an unnamed node".into()) })
 }
 
 /// After how long SLURM itself gives up a silent node, where it says so.
@@ -135,7 +151,6 @@ mod tests {
         let all = [("HOME", "/root"), ("SLURM_JOBID", "77"), ("SLURM_NODELIST", "node17")];
         let all = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let stray = stray_among(&all, None).unwrap();
-        assert_eq!(stray.variables, ["SLURM_JOBID", "SLURM_NODELIST"]);
         assert!(stray.told().contains("job 77 on node17"), "{}", stray.told());
         assert_eq!(stray_among(&all, Some(Path::new("srun"))), None, "SLURM is here");
         assert_eq!(stray_among(&all[..1], None), None);
@@ -149,6 +164,30 @@ mod tests {
         assert_eq!(find(&[], "n1"), None);
         let one = [("SLURM_JOB_ID", "7"), ("SLURM_NNODES", "1"), ("SLURM_NODELIST", "n1")];
         assert_eq!(find(&one, "n1"), None);
+    }
+
+    #[test]
+    fn some_of_the_variables_are_enough_and_mpirun_is_told_the_others() {
+        let told = |variables: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
+            };
+            let unsaid = find(variables, "n1").expect("three nodes").unsaid(&variable);
+            unsaid.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        let old = [("SLURM_JOBID", "7"), ("SLURM_NODELIST", "n[1-3]")];
+        let rest = [
+            "SLURM_JOB_ID=7",
+            "SLURM_JOB_NODELIST=n[1-3]",
+            "SLURM_JOB_NUM_NODES=3",
+            "SLURM_NNODES=3",
+            "SLURM_TASKS_PER_NODE=1(x3)",
+        ];
+        assert_eq!(told(&old), rest);
+        let whole = rest.map(|told| told.split_once('=').unwrap());
+        assert_eq!(told(&[&old[..], &whole].concat()), [""; 0]);
+        let other = [&whole[..], &[("SLURM_JOBID", "7"), ("SLURM_NODELIST", "n1")]].concat();
+        assert_eq!(told(&other), ["SLURM_NODELIST=n[1-3]"]);
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crate::config::{Config, Rung};
 use crate::launch::attempt;
 use crate::launch::attempt::mpirun::{Plan, TUNABLES_VARIABLE};
 use crate::launch::attempt::runtime::Runtime;
-use crate::launch::nodes::allocation::stray;
 use crate::launch::nodes::cluster_nodes::{Mission, Nodes};
 use crate::launch::traces::folders::Folders;
 use crate::launch::traces::job_name::job_name;
@@ -83,7 +82,9 @@ impl Job {
             loopback: loopback::settings(&self.mpirun),
             home: kintsugi_ffi::os::hostname(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
-            stray: stray().map(|stray| stray.variables).unwrap_or_default(),
+            slurm: self.nodes.as_ref().map_or(Vec::new(), |nodes| {
+                nodes.allocation.unsaid(&|name| std::env::var(name).ok())
+            }),
         }
     }
 
