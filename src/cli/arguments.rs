@@ -12,6 +12,7 @@ use clap::builder::{BoolValueParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(super) use crate::lab::crowd::crowd;
+use crate::launch::nodes::step;
 use crate::observe::console::{print_line, say};
 use crate::train::checkpoint::weights::{self, WeightsError};
 use crate::train::compute::committed::Which;
@@ -66,6 +67,14 @@ fn which() -> impl TypedValueParser<Value = Which> {
 pub(super) fn fail(code: u8, reason: impl Display) -> ExitCode {
     say!("error: {reason}");
     ExitCode::from(code)
+}
+
+/// How this process ends where it is one of several that srun started by mistake. The first says
+/// why.
+pub(super) fn refuse_copies() -> Option<ExitCode> {
+    let reason = step::refusal()?;
+    let first = std::env::var("SLURM_PROCID").is_ok_and(|number| number == "0");
+    Some(if first { fail(2, reason) } else { ExitCode::from(2) })
 }
 
 /// The code of a run that cannot be looked at: 2 where there is none in its folder.

@@ -33,7 +33,7 @@ use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 use crate::train::start::fixed::fix;
 
-use super::arguments::{Form, fail, form};
+use super::arguments::{Form, fail, form, refuse_copies};
 
 mod check;
 
@@ -92,6 +92,9 @@ struct Ended<'a> {
 /// Launches and waits.
 pub fn run(args: &Args) -> ExitCode {
     panics::end_with_code(Status::InternalError.exit_code());
+    if let Some(code) = refuse_copies() {
+        return code;
+    }
     if args.check {
         let begun = begin(args);
         let beside =

@@ -21,7 +21,7 @@ use crate::train::plan::TrainArguments;
 use crate::train::start::fixed::fix;
 use crate::train::start::run as run_rank;
 
-use super::arguments::fail;
+use super::arguments::{fail, refuse_copies};
 
 /// The code of a configuration that is refused.
 const REFUSED: u8 = 2;
@@ -62,6 +62,10 @@ pub struct Args {
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
+    let one_world = !args.launched && args.join.is_none() && launcher::place().is_none();
+    if let Some(code) = one_world.then(refuse_copies).flatten() {
+        return code;
+    }
     if !args.launched {
         environment::complete(match args.join {
             Some(_) => Start::Replaces,

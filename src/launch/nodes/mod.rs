@@ -6,7 +6,7 @@
 //! does when launch's machine died · `connections` and `fleet` launch's side · `record` when a lost
 //! node is asked again (pure) · `cluster_nodes` what the supervisor needs · `scale` more or fewer
 //! at the user's wish · `spreading` when ranks go back to nodes that are back (pure) · `srun` what
-//! starts an agent or a daemon there.
+//! starts an agent or a daemon there · `step` a program that srun started too often.
 
 pub mod agent;
 pub mod allocation;
@@ -19,6 +19,7 @@ mod record;
 pub mod scale;
 pub mod spreading;
 pub mod srun;
+pub mod step;
 pub mod connections;
 
 pub use allocation::Allocation;
