@@ -15,6 +15,7 @@ use crate::launch::machine::logout::Chosen;
 use crate::launch::start::beginning::{self, Begun, Wish};
 use crate::launch::start::beside::{self, Beside};
 use crate::launch::start::claim::{self, Claimed, Past};
+use crate::launch::start::former;
 use crate::launch::start::job::Job;
 use crate::launch::start::opening;
 use crate::launch::start::run_dir::{Owners, RunDir};
@@ -141,7 +142,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             Ok(result.status)
         }
         Claimed::Ours(lock, before) => {
-            remarks.into_iter().chain(beside).for_each(|text| say!("warning: {text}"));
+            let remarks = remarks.into_iter().chain(beside).chain(former::remark(&job));
+            remarks.for_each(|text| say!("warning: {text}"));
             let result = supervise(&job, lock, &before, limits, stops)?;
             print_end(&result, &job.run, args);
             Ok(result.status)

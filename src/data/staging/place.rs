@@ -26,6 +26,11 @@ pub fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// The folders of a run's copies on any node, as a pattern.
+pub fn pattern(staging: &Staging, run_id: &str) -> PathBuf {
+    staging.place().join(format!("{PREFIX}{run_id}-*"))
+}
+
 /// Removes the copies of a run that no process uses any more.
 pub fn sweep(staging: &Staging, run_id: &str) {
     for root in of_run(&staging.place(), PREFIX, run_id) {

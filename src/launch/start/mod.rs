@@ -5,6 +5,7 @@ pub mod beginning;
 pub mod beside;
 pub mod claim;
 pub mod device;
+pub mod former;
 pub mod job;
 pub mod opening;
 pub mod run_dir;
