@@ -58,6 +58,9 @@ enum Command {
     /// Writes a configuration that trains on a folder of pictures
     Init(init::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
+    ///
+    /// Ctrl-C, SIGTERM or SIGUSR1 ends it with a checkpoint (exit code 85), once more without. A
+    /// terminal that closes does not.
     Launch(launch::Args),
     /// Checks that every sample was committed exactly once
     Audit(audit::Args),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
 use kintsugi_ffi::proc::command_line;
-use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::{LaunchError, io_error};
@@ -28,7 +28,8 @@ impl Stops {
     /// # Errors
     /// The kernel's.
     pub fn listen() -> Result<Self, LaunchError> {
-        let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGUSR1]);
+        // Of a terminal that closes nobody dies here, and nobody asks for the end.
+        let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGHUP]);
         let signals = signals.map_err(io_error("catching signals"))?;
         Ok(Self { signals, script: Script::of_job(), first: None })
     }
@@ -37,7 +38,8 @@ impl Stops {
     /// before: who ended it may have asked this launch, too.
     pub fn look(&mut self) -> bool {
         let heard: Vec<i32> = self.signals.pending().collect();
-        let counted = heard.into_iter().filter(|signal| self.counts(*signal)).count();
+        let asks = heard.into_iter().filter(|signal| *signal != SIGHUP);
+        let counted = asks.filter(|signal| self.counts(*signal)).count();
         if self.first.is_none() && self.script.has_ended() {
             self.first = Some((Instant::now(), None));
             return true;
