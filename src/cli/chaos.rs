@@ -8,8 +8,7 @@ use crate::config::Shown;
 use crate::lab::chaos::{Outcome, Storm, rage};
 use crate::lab::report::read::read_result;
 use crate::observe::console::{conclude, tell};
-use crate::observe::result::{RunResult, Status};
-use crate::run_folder::is_supervised;
+use crate::run_folder::has_ended;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -49,8 +48,7 @@ pub fn run(args: &Args) -> ExitCode {
     // A storm over one that has ended would find nobody, and call that a result.
     match read_result(&args.run) {
         Ok(None) => {}
-        // One that lost its ranks is started again by whoever launched it.
-        Ok(Some(RunResult { status: Status::JobLost, .. })) if is_supervised(&args.run) => {}
+        Ok(Some(result)) if !has_ended(&args.run, &result) => {}
         Ok(Some(_)) => return fail(1, "this run has ended: there is nobody to strike"),
         Err(error) => return fail(1, error),
     }

@@ -13,9 +13,9 @@ use crate::launch::ending::verdict::may_restart;
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::observe::console::print_line;
 use crate::observe::refusal::{if_there, insist};
-use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::RANKS_REQUEST;
+use crate::run_folder::has_ended;
 
 use super::arguments::fail;
 
@@ -63,8 +63,8 @@ fn ask(args: &Args) -> Result<String, Refusal> {
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
     let stage = match read_result(run).map_err(|error| (1, error.to_string()))? {
-        Some(_) => Stage::Ended,
-        None => Stage::Running,
+        Some(result) if has_ended(run, &result) => Stage::Ended,
+        _ => Stage::Running,
     };
     let picture = Picture::read(&FileSystem::new(run)).map_err(|error| (1, error.to_string()))?;
     match (args.nodes, args.ranks) {
@@ -163,7 +163,7 @@ fn wait_for_nodes(
             return Err((1, why));
         }
         let now = picture.used.len();
-        if matches!(read_result(run), Ok(Some(result)) if result.status != Status::JobLost) {
+        if matches!(read_result(run), Ok(Some(result)) if has_ended(run, &result)) {
             return Err((1, format!("the run ended on {now} nodes")));
         }
         if Instant::now() >= end {
@@ -199,7 +199,16 @@ fn check(ranks: u32, world: &World, config: &Config, stage: Stage) -> Result<(),
     if stage == Stage::Ended {
         return Err((1, "this run has ended: there is nobody to ask".into()));
     }
-    Ok(())
+    match world.spares().count() {
+        0 => Ok(()),
+        spares => Err((
+            2,
+            format!(
+                "the number of ranks cannot change while spares wait ({spares} do): stop the run \
+                 and start it again with another -n"
+            ),
+        )),
+    }
 }
 
 fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> {
@@ -209,7 +218,7 @@ fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> 
         if now == ranks as usize {
             return Ok(format!("the world has {ranks} ranks"));
         }
-        if matches!(read_result(run), Ok(Some(_))) {
+        if matches!(read_result(run), Ok(Some(result)) if has_ended(run, &result)) {
             return Err((1, format!("the run ended with {now} ranks")));
         }
         if Instant::now() >= end {
@@ -226,6 +235,7 @@ fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::world::Role;
 
     fn world() -> World {
         World::of_test(4, 6)
@@ -238,6 +248,14 @@ mod tests {
         assert_eq!(check(1, &world(), &config, Stage::Running), Ok(()));
         let (code, text) = check(7, &world(), &config, Stage::Running).unwrap_err();
         assert!(code == 2 && text.contains("7 ranks but train.owners = 6"), "{text}");
+    }
+
+    #[test]
+    fn ranks_do_not_come_or_go_beside_spares() {
+        let mut world = world();
+        world.members[3].role = Role::Spare;
+        let (code, text) = check(2, &world, &Config::default(), Stage::Running).unwrap_err();
+        assert!(code == 2 && text.contains("while spares wait (1 do)"), "{text}");
     }
 
     #[test]

@@ -77,6 +77,7 @@ pub fn supervise(
         record: Record::of(job, show)?,
         stops,
         restarting: false,
+        first_attempt: 0,
         nodes,
         left_out: Vec::new(),
         mending: None,
@@ -125,6 +126,8 @@ struct Supervisor<'a> {
     stops: Stops,
     /// An attempt of this launch has ended.
     restarting: bool,
+    /// Of this launch.
+    first_attempt: u32,
     /// The agents of several nodes.
     nodes: Option<ClusterNodes>,
     /// Nodes that the running attempt lost and survived.
@@ -209,7 +212,7 @@ impl Supervisor<'_> {
         let mut plan = self.job.plan(self.record.attempt, self.record.origin);
         if self.restarting {
             // As many ranks as the run should have by now (`kintsugi scale`).
-            plan.ranks = match self.job.run.target_ranks() {
+            plan.ranks = match self.job.run.target_ranks(self.first_attempt) {
                 Ok(target) => target.unwrap_or(plan.ranks),
                 Err(error) => {
                     let reason = format!("how many ranks the run is to have is not known: {error}");
@@ -218,6 +221,8 @@ impl Supervisor<'_> {
             };
             self.scaling.apply(self.nodes.as_mut(), &self.job.run);
             plan.ranks = self.scaling.take_ranks().unwrap_or(plan.ranks);
+        } else {
+            self.first_attempt = self.record.attempt;
         }
         plan.say_ranks();
         if !self.restarting && plan.placement.is_some() {

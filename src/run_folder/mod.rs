@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::config::{Config, Shown, identity};
 use crate::observe::log::EVENTS_FILE;
 use crate::observe::refusal::{Meaning, insist};
+use crate::observe::result::{RunResult, Status};
 
 pub mod before;
 pub mod launcher;
@@ -135,6 +136,12 @@ pub fn copies(run: &Path) -> io::Result<Vec<PathBuf>> {
 pub fn is_supervised(run: &Path) -> bool {
     let lock = std::fs::File::open(run.join("lock"));
     lock.is_ok_and(|lock| os::lock_file(&lock).is_ok_and(|lock| lock == os::Lock::Busy))
+}
+
+/// Whether a run with this result has ended: one that lost its ranks is started again by whoever
+/// launched it.
+pub fn has_ended(run: &Path, result: &RunResult) -> bool {
+    result.status != Status::JobLost || !is_supervised(run)
 }
 
 /// Why a run cannot live there, if so: its name goes through command lines and JSON. `run_dir` is

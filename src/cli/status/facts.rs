@@ -19,6 +19,7 @@ use crate::observe::progress::{clock, duration, gone_on_from, rate_of, speed_of}
 use crate::observe::result::{RunResult, Status};
 use crate::observe::standing::standing;
 use crate::observe::storage::FileSystem;
+use crate::run_folder::{has_ended, is_supervised};
 
 use super::reading::Reading;
 
@@ -96,7 +97,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
     let last = events.last();
     let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
     let ago = ago(events);
-    let state = state_of(&members, events, result.as_ref());
+    let state = state_of(folder, &members, events, result.as_ref());
     let (recoveries, standing) = (episodes(events), standing(events));
     let restarts = events.iter().filter(|event| matches!(event.kind, Kind::Restarted { .. }));
     Ok(Report {
@@ -197,10 +198,19 @@ fn ago(events: &[Event]) -> Option<f64> {
     events.last().map(|event| (now - event.time).max(0.0))
 }
 
-fn state_of(members: &[Member], events: &[Event], result: Option<&RunResult>) -> String {
-    match result {
+fn state_of(
+    folder: &Path,
+    members: &[Member],
+    events: &[Event],
+    result: Option<&RunResult>,
+) -> String {
+    match result.filter(|result| has_ended(folder, result)) {
         Some(result) => name_of(&result.status),
-        None => unfinished(members, ago(events), &os::hostname()).to_string(),
+        None => match unfinished(members, ago(events), &os::hostname()) {
+            // Between two attempts no rank lives.
+            SILENT if is_supervised(folder) => "running".to_owned(),
+            other => other.to_owned(),
+        },
     }
 }
 
@@ -214,8 +224,11 @@ pub(super) fn state(
     result: Option<&RunResult>,
 ) -> io::Result<String> {
     let members = World::newest(folder)?.map(|world| world.members).unwrap_or_default();
-    Ok(state_of(&members, events, result))
+    Ok(state_of(folder, &members, events, result))
 }
+
+/// No process of a run found, no result.
+const SILENT: &str = "silent";
 
 /// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked
 /// at, but what they write can.
@@ -226,7 +239,7 @@ fn unfinished(members: &[Member], ago: Option<f64>, here: &str) -> &'static str 
     } else if lately && elsewhere(members, here) {
         "running (elsewhere)"
     } else {
-        "silent"
+        SILENT
     }
 }
 

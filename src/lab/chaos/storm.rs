@@ -11,6 +11,7 @@ use crate::cluster::world::{Member, Role, World};
 use crate::config::Span;
 use crate::launch::LaunchError;
 use crate::launch::start::run_dir::RunDir;
+use crate::run_folder::has_ended;
 
 use super::schedule::{Blow, Blows, Targets, victim};
 use super::victim::{Missed, Run, strike};
@@ -135,7 +136,8 @@ impl Watch<'_> {
 
     /// A result is there, or nothing has lived for long.
     fn is_over(&mut self) -> bool {
-        if self.run.result().is_some() {
+        let path = self.run.path();
+        if self.run.result().is_some_and(|result| has_ended(path, &result)) {
             return true;
         }
         if self.members().iter().any(|member| os::process_is_alive(member.pid)) {

@@ -284,12 +284,13 @@ impl RunDir {
         Ok(true)
     }
 
-    /// Ranks that the world of this run should have, once it has formed.
+    /// Ranks that the world of this run should have, once it has formed in this attempt or later:
+    /// what an earlier launch was asked for is not what this one was.
     ///
     /// # Errors
     /// Its table cannot be read now.
-    pub fn target_ranks(&self) -> io::Result<Option<u32>> {
-        let world = World::newest(&self.path)?;
+    pub fn target_ranks(&self, since_attempt: u32) -> io::Result<Option<u32>> {
+        let world = World::newest(&self.path)?.filter(|world| world.attempt >= since_attempt);
         Ok(world.map(|world| world.target).filter(|target| *target > 0))
     }
 

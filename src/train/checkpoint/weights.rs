@@ -13,12 +13,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::config::{self, Every, Shown, parse};
 use crate::data::Normalization;
+use crate::model::parts::{AVERAGE, MOMENTUM};
 use crate::model::spec::ModelError;
 use crate::model::{Graph, Layout, Shape, catalogue, layout};
 use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::FileSystem;
-
-use crate::model::parts::{AVERAGE, MOMENTUM};
 use crate::train::checkpoint::foreign::{self, Answers, Fitted, Foreign, fit};
 use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::tensors::TensorError;
@@ -439,6 +438,19 @@ pub fn bytes_of(path: &Path) -> Result<(Vec<u8>, Vec<String>), WeightsError> {
     // By tensor, not by name: weights may start another model that is laid out alike.
     let Loaded { snapshot, passed_over } = load(path, None)?;
     Ok((export(&snapshot), passed_over))
+}
+
+/// That checkpoint of a run which has this hash: one that still trains has newer ones.
+///
+/// # Errors
+/// As of `bytes_of`.
+pub fn bytes_of_hash(path: &Path, hash: &str) -> Result<Option<Vec<u8>>, WeightsError> {
+    let storage = FileSystem::new(locate(path)?.root);
+    let read = |folder: &Path| match store::read_snapshot(&storage, folder, None) {
+        Err(CheckpointError::Damaged { .. }) => Ok(None),
+        read => read.map(|read| Some(export(&read)).filter(|bytes| hash_of(bytes) == hash)),
+    };
+    Ok(store::newest(&storage, |_, folder| read(folder))?)
 }
 
 /// A run that begins is of these weights: should they change before its first checkpoint, it goes

@@ -38,8 +38,22 @@ pub fn hear_wish(rank: &mut Rank, resizer: &Resizer) -> Result<Wish, TrainError>
     Ok(Wish::from_bytes(told))
 }
 
-/// What all ranks do between two steps once all have agreed that they heard a wish.
+/// What all ranks do between two steps once all have agreed that they heard a wish. The request
+/// outlives them all until then.
 pub fn resize(
+    rank: &mut Rank,
+    record: &mut Record,
+    lasting: &mut Lasting,
+    wish: Wish,
+) -> Result<Resized, TrainError> {
+    let resized = change(rank, record, lasting, wish);
+    if rank.is_writer() {
+        lasting.resizer.forget_request();
+    }
+    resized
+}
+
+fn change(
     rank: &mut Rank,
     record: &mut Record,
     lasting: &mut Lasting,
@@ -47,9 +61,6 @@ pub fn resize(
 ) -> Result<Resized, TrainError> {
     rank.state.position.resize_due = false;
     rank.world.target = wish.target;
-    if rank.is_writer() {
-        lasting.resizer.forget_request();
-    }
     let before = rank.world.ranks();
     let to = wish.now as usize;
     if to != before && rank.world.spares().next().is_some() {

@@ -208,15 +208,19 @@ pub fn given_weights(
     let wrong = |reason: String| {
         TrainError::Configuration(format!("model.init = {}: {reason}", path.shown()))
     };
-    let (bytes, passed_over) = weights::bytes_of(path).map_err(refuse)?;
+    let (mut bytes, passed_over) = weights::bytes_of(path).map_err(refuse)?;
     if let Some(expected) = &config.model.init_hash
         && weights::hash_of(&bytes) != expected.to_lowercase()
     {
+        let older = path.is_dir().then(|| weights::bytes_of_hash(path, &expected.to_lowercase()));
         let damaged: String = passed_over.iter().map(|why| format!(" ({why})")).collect();
-        return Err(wrong(format!(
-            "these are not the weights of this run, whose XXH3-128 is {expected}: put them back, \
-             or start anew with `launch --fresh`{damaged}"
-        )));
+        bytes = older.transpose().map_err(refuse)?.flatten().ok_or_else(|| {
+            wrong(format!(
+                "these are not the weights of this run, whose XXH3-128 is {expected}: put them \
+                 back, or start anew with `launch --fresh` (of a run that still trains, with what \
+                 `kintsugi checkpoint export` has written){damaged}"
+            ))
+        })?;
     }
     let (graph, layout) = model;
     let answers = Answers { seed: config.run.seed, classes };

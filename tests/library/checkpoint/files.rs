@@ -188,6 +188,17 @@ fn exported_weights_come_back_through_import() {
         assert_eq!(got.parameters, sent.parameters, "{path}");
         assert_eq!((got.statistics, got.remarks), (sent.statistics.clone(), vec![]));
     }
+    // A run that goes on writes newer ones: those that were named are found by their hash.
+    let named = weights::bytes_of(Path::new(&at("run"))).unwrap().0;
+    let newer = Snapshot { parameters: vec![0.5; sent.parameters.len()], ..known(8) };
+    let trains = FileSystem::new(at("trains"));
+    for snapshot in [&known(4), &newer] {
+        store::write(&trains, snapshot, 9, &|| true, &RealClock::default()).result.unwrap();
+    }
+    let found = |hash: &str| weights::bytes_of_hash(Path::new(&at("trains")), hash).unwrap();
+    assert_ne!(weights::bytes_of(Path::new(&at("trains"))).unwrap().0, named);
+    assert_eq!(found(&weights::hash_of(&named)), Some(named));
+    assert_eq!(found(&weights::hash_of(b"others")), None);
     // As many other classes: their layer is new, and that is said.
     let graph = catalogue::build("mlp", sent.input, 3, 0.0625).unwrap();
     let bytes = weights::bytes_of(Path::new(&at("run"))).unwrap().0;
