@@ -259,6 +259,27 @@ fn a_slow_rank_is_reported_and_replaced_where_that_is_asked_for() {
     assert_eq!(result.state_sha256, calm);
 }
 
+/// As SLURM does it: SIGTSTP to each of them, which stops who does not catch it, and SIGSTOP later.
+#[test]
+fn no_rank_of_a_suspended_job_is_killed() {
+    let _turn = alone();
+    let folder = run_dir("guard-suspended");
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    for signal in ["TSTP", "STOP", "CONT"] {
+        let all = processes_of(&folder).into_iter().map(|(pid, _)| pid.to_string());
+        let all: Vec<String> = all.collect();
+        let mut kill = Command::new("kill");
+        assert!(kill.arg(format!("-{signal}")).args(&all).status().unwrap().success());
+        std::thread::sleep(3 * LIFE_LIMIT);
+    }
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!((result.recoveries.len(), result.restarts.len()), (0, 0), "{result:?}");
+    assert_eq!(result.state_sha256, *calm_long());
+}
+
 #[test]
 fn off_leaves_a_stopped_rank_to_its_debugger() {
     let _turn = alone();

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::cgroup;
@@ -12,6 +14,8 @@ use kintsugi_ffi::pidfd::PidFd;
 use kintsugi_ffi::proc::Stat;
 use kintsugi_ffi::process;
 use kintsugi_ffi::shared::SharedWords;
+use signal_hook::consts::SIGTSTP;
+use signal_hook::flag::register_conditional_default;
 
 use crate::observe::spans::amount;
 
@@ -45,6 +49,7 @@ pub struct Orders {
 /// There is nothing to watch: no rank, no shared words.
 pub fn watch(orders: &Orders) -> io::Result<()> {
     process::close_files_from(3)?;
+    stop_with_a_suspended_job()?;
     let rank = PidFd::open(orders.pid);
     // One that ended before it was taken hold of is not watched: the number may be a stranger's.
     let rank = if os::parent_pid() == orders.pid { Some(rank?) } else { None };
@@ -70,6 +75,13 @@ pub fn watch(orders: &Orders) -> io::Result<()> {
         segment::remove(&name);
     }
     Ok(())
+}
+
+/// SLURM suspends a job by SIGTSTP for each of its processes, and two seconds later by SIGSTOP. The
+/// first one stops the ranks, but by default no process that leads a session: a guardian that went
+/// on would take its rank for a stopped one. What it sees once it goes on is a jump of time.
+fn stop_with_a_suspended_job() -> io::Result<()> {
+    register_conditional_default(SIGTSTP, Arc::new(AtomicBool::new(true))).map(drop)
 }
 
 /// Ends because every process does.
