@@ -12,9 +12,9 @@ use kintsugi_ffi::os::{self, Signal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::Shown;
+use crate::config::{Shown, Span};
 use crate::observe::refusal::{self, Meaning, if_there, insist, naming};
-use crate::observe::storage;
+use crate::observe::storage::{self, Storage};
 
 /// Why a run is not, or no longer, ours.
 #[derive(Debug, Error)]
@@ -95,6 +95,13 @@ pub struct Holder {
     pub host: String,
 }
 
+impl Holder {
+    /// Whether it is the same launch, whatever it has done since.
+    fn is_of(&self, other: &Self) -> bool {
+        (self.supervisor, &self.host) == (other.supervisor, &other.host)
+    }
+}
+
 /// The attempt in force in a run directory; `None` where no launch ever was. A process of an older
 /// attempt must not publish anything any more.
 ///
@@ -105,6 +112,14 @@ pub fn current_attempt(run_dir: &Path) -> io::Result<Option<u32>> {
     let file = if_there(insist(|| File::open(&path))).map_err(naming(&path))?;
     let holder = file.map_or(Ok(None), |file| insist(|| said(&file)));
     holder.map(|holder| holder.map(|holder| holder.attempt)).map_err(naming(&path))
+}
+
+/// Whether the launch that started the ranks of a run's newest attempt has ended, as far as this
+/// machine knows. Not of ranks that hold their run themselves.
+pub fn launch_is_gone(storage: &dyn Storage) -> bool {
+    let text = storage.read(Path::new("lock")).unwrap_or_default();
+    let holder: Holder = serde_json::from_slice(&text).unwrap_or_default();
+    holder.mpirun != 0 && holder.host == os::hostname() && !os::process_is_alive(holder.supervisor)
 }
 
 /// Only those open it who may continue the run: who can read a file can lock it, and so keep every
@@ -187,7 +202,7 @@ impl RunLock {
         let failed = |what: &str| io_error(format!("{what} {}", path.shown()));
         let file = open(&path).map_err(failed("opening"))?;
         if os::lock_file(&file).map_err(failed("locking"))? != os::Lock::Taken {
-            end_holder(&file, run_dir, patience, stop, say)?;
+            end_holders(&file, run_dir, patience, stop, say)?;
         }
         // Where nothing is said attempts start again at 1.
         let before = said(&file).map_err(failed("reading"))?.unwrap_or_default();
@@ -199,6 +214,11 @@ impl RunLock {
         };
         write(&file, &held).map_err(failed("writing"))?;
         Ok(Self { file, path, held })
+    }
+
+    /// The newest attempt: before one is raised, that of an earlier launch.
+    pub fn attempt(&self) -> u32 {
+        self.held.attempt
     }
 
     /// Begins the next attempt: from here on all earlier ones are cut off.
@@ -238,24 +258,38 @@ impl RunLock {
     }
 }
 
-fn locked_within(
+/// What came of waiting for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    Locked,
+    /// Another launch waited for it too, and has it now.
+    Passed,
+    InVain,
+}
+
+/// `holder`: whom the lock names while this wait begins.
+fn wait_for_lock(
     file: &File,
     run_dir: &Path,
+    holder: &Holder,
     wait: Duration,
     stop: &mut dyn FnMut() -> bool,
-) -> Result<bool, LockError> {
+) -> Result<Waited, LockError> {
     let end = Instant::now() + wait;
     loop {
         let locked = os::lock_file(file);
         let locked = locked.map_err(io_error(format!("locking {}", run_dir.shown())))?;
         if locked == os::Lock::Taken {
-            return Ok(true);
+            return Ok(Waited::Locked);
+        }
+        if said(file).is_ok_and(|now| now.is_some_and(|now| !now.is_of(holder))) {
+            return Ok(Waited::Passed);
         }
         if stop() {
             return Err(LockError::Stopped);
         }
         if Instant::now() >= end {
-            return Ok(false);
+            return Ok(Waited::InVain);
         }
         std::thread::sleep(POLL);
     }
@@ -269,34 +303,66 @@ fn has_open(pid: u32, path: &Path) -> bool {
         && files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|to| to == path))
 }
 
-/// Ends the launch that holds the lock, gently first.
-fn end_holder(
+/// Ends whoever holds the lock, one launch after the other: those that wait for it too may get it
+/// first.
+fn end_holders(
     file: &File,
     run_dir: &Path,
     patience: Duration,
     stop: &mut dyn FnMut() -> bool,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), LockError> {
-    let path = run_dir.join("lock");
-    // An attempt that nobody knows must not be lowered.
-    let read = || insist(|| said(file)).map_err(io_error(format!("reading {}", path.shown())));
-    let holder = read()?.unwrap_or_default();
-    let ours = holder.host == os::hostname() && has_open(holder.supervisor, &path);
-    say(&format!(
-        "another launch (process {} on {}) holds {}: asking it to stop",
-        holder.supervisor,
-        holder.host,
-        run_dir.shown()
-    ));
+    loop {
+        // An attempt that nobody knows must not be lowered.
+        let read = insist(|| said(file));
+        let read = read.map_err(io_error(format!("reading the lock of {}", run_dir.shown())))?;
+        let holder = read.unwrap_or_default();
+        match end_holder(file, run_dir, &holder, patience, stop, say)? {
+            Waited::Locked => return Ok(()),
+            Waited::Passed => {}
+            Waited::InVain => {
+                let (pid, host) = (holder.supervisor, holder.host);
+                return Err(LockError::Held { path: run_dir.to_owned(), pid, host });
+            }
+        }
+    }
+}
+
+/// Gently first, where it can be asked.
+fn end_holder(
+    file: &File,
+    run_dir: &Path,
+    holder: &Holder,
+    patience: Duration,
+    stop: &mut dyn FnMut() -> bool,
+    say: &mut dyn FnMut(&str),
+) -> Result<Waited, LockError> {
+    let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
+    let done = if ours {
+        "asking it to stop".to_owned()
+    } else {
+        let patience = Span(patience);
+        format!(
+            "it cannot be asked from here; it ends as soon as it sees that the run was taken from \
+             it, and is waited for, at most {patience}"
+        )
+    };
+    let (pid, host, run) = (holder.supervisor, &holder.host, run_dir.shown());
+    say(&format!("another launch (process {pid} on {host}) holds {run}: {done}"));
     if ours {
         // It may have ended meanwhile: the lock tells.
-        let _ = os::kill(holder.supervisor, Signal::Terminate);
-        if locked_within(file, run_dir, patience, stop)? {
-            return Ok(());
+        let _ = os::kill(pid, Signal::Terminate);
+        let waited = wait_for_lock(file, run_dir, holder, patience, stop)?;
+        if waited != Waited::InVain {
+            return Ok(waited);
         }
     }
     // From here on nothing that the old attempt publishes counts.
-    let last = read()?.unwrap_or(holder);
+    let last = insist(|| said(file)).map_err(io_error(format!("reading {}", run_dir.shown())))?;
+    let last = last.unwrap_or_else(|| holder.clone());
+    if !last.is_of(holder) {
+        return Ok(Waited::Passed);
+    }
     let raised = Holder { attempt: last.attempt + 1, ..last.clone() };
     write(file, &raised).map_err(io_error(format!("writing {}", run_dir.shown())))?;
     if ours {
@@ -305,116 +371,9 @@ fn end_holder(
         let _ = os::kill(last.supervisor, Signal::Kill);
     }
     let wait = if ours { KILLED_WAIT_MAX } else { patience };
-    match locked_within(file, run_dir, wait, stop)? {
-        true => Ok(()),
-        false => {
-            Err(LockError::Held { path: run_dir.to_owned(), pid: last.supervisor, host: last.host })
-        }
-    }
+    wait_for_lock(file, run_dir, holder, wait, stop)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn take(run_dir: &Path) -> Result<RunLock, LockError> {
-        RunLock::take(run_dir, Duration::ZERO, &mut || false, &mut |_| {})
-    }
-
-    #[test]
-    fn attempts_are_counted_over_launches() {
-        let run = tempfile::tempdir().unwrap();
-        assert_eq!(current_attempt(run.path()).unwrap(), None);
-        let mut lock = take(run.path()).unwrap();
-        assert_eq!(lock.raise().unwrap(), 1);
-        assert_eq!(lock.raise().unwrap(), 2);
-        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
-        drop(lock);
-        assert_eq!(take(run.path()).unwrap().raise().unwrap(), 3);
-    }
-
-    #[test]
-    fn a_raised_attempt_cuts_the_old_supervisor_off() {
-        let run = tempfile::tempdir().unwrap();
-        let mut lock = take(run.path()).unwrap();
-        lock.raise().unwrap();
-        let later = Holder { attempt: 2, ..lock.held.clone() };
-        write(&File::options().write(true).open(run.path().join("lock")).unwrap(), &later).unwrap();
-        assert!(matches!(lock.check(), Err(LockError::Superseded { attempt: 2 })));
-        assert!(lock.raise().is_err());
-        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
-    }
-
-    #[test]
-    fn who_is_asked_to_stop_waits_for_the_run_no_longer() {
-        let run = tempfile::tempdir().unwrap();
-        let mut lock = take(run.path()).unwrap();
-        lock.held.host = "elsewhere".into();
-        lock.store().unwrap();
-        let long = Duration::from_secs(3600);
-        let waited = RunLock::take(run.path(), long, &mut || true, &mut |_| {});
-        assert!(matches!(waited, Err(LockError::Stopped)));
-    }
-
-    #[test]
-    fn a_holder_on_another_host_is_cut_off_but_not_signalled() {
-        let run = tempfile::tempdir().unwrap();
-        let mut lock = take(run.path()).unwrap();
-        lock.raise().unwrap();
-        lock.held.host = "elsewhere".into();
-        lock.store().unwrap();
-        let error = take(run.path()).unwrap_err();
-        assert!(matches!(&error, LockError::Held { host, .. } if host == "elsewhere"));
-        assert!(lock.check().is_err());
-    }
-
-    #[test]
-    fn a_folder_that_is_moved_replaced_or_removed_is_not_ours_any_more() {
-        let above = tempfile::tempdir().unwrap();
-        let (run, elsewhere) = (above.path().join("run"), above.path().join("elsewhere"));
-        std::fs::create_dir(&run).unwrap();
-        let mut lock = take(&run).unwrap();
-        lock.raise().unwrap();
-        std::fs::rename(&run, &elsewhere).unwrap();
-        let moved = |lock: &RunLock| match lock.check() {
-            Err(LockError::Moved { path }) => path == run,
-            _ => false,
-        };
-        assert!(moved(&lock) && lock.raise().is_err(), "nobody has the name");
-        std::fs::create_dir(&run).unwrap();
-        let other = take(&run).unwrap();
-        assert!(moved(&lock) && other.check().is_ok(), "another run has it");
-        drop(other);
-        std::fs::remove_dir_all(&run).unwrap();
-        std::fs::rename(&elsewhere, &run).unwrap();
-        lock.check().unwrap();
-    }
-
-    #[test]
-    fn a_lock_is_for_those_who_may_write_the_run_s_folder_and_for_no_others() {
-        let run = tempfile::tempdir().unwrap();
-        let lock = run.path().join("lock");
-        let set = |path: &Path, mode| {
-            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        };
-        let mode_after = |folder: u32, found: u32| {
-            set(run.path(), folder);
-            set(&lock, found);
-            drop(take(run.path()).unwrap());
-            lock.metadata().unwrap().permissions().mode() & PERMISSIONS
-        };
-        drop(take(run.path()).unwrap());
-        assert_eq!(lock.metadata().unwrap().permissions().mode() & PERMISSIONS, 0o600);
-        assert_eq!(mode_after(0o2775, 0o664), 0o660, "the team's second member can lock it");
-        assert_eq!(mode_after(0o2775, 0o600), 0o600, "no bit is added");
-        assert_eq!(mode_after(0o755, 0o664), 0o600);
-        assert_eq!(mode_after(0o700, 0o666), 0o600);
-    }
-
-    #[test]
-    fn a_torn_lock_does_not_stop_a_run() {
-        let run = tempfile::tempdir().unwrap();
-        std::fs::write(run.path().join("lock"), b"{\"attempt\":").unwrap();
-        assert_eq!(take(run.path()).unwrap().raise().unwrap(), 1);
-    }
-}
+#[path = "lock_tests.rs"]
+mod tests;
