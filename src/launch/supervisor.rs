@@ -45,6 +45,9 @@ const POLL: Duration = Duration::from_millis(20);
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How often it asks whether a later launch has taken over.
 const LOCK_POLL: Duration = Duration::from_secs(1);
+/// How long ranks that have nothing to save may go on once they are asked to stop: most hear it
+/// between two steps only, and to make or list a data set takes minutes.
+const NOTHING_TO_SAVE_MAX: Duration = Duration::from_secs(5);
 /// How long mpirun may go on after its ranks wrote the result.
 const AFTER_RESULT_MAX: Duration = Duration::from_secs(10);
 
@@ -189,6 +192,7 @@ impl Attempts for Supervisor<'_> {
                 }
             }
             Next::Conclude(..) => {
+                self.job.slots().clear_empty();
                 self.record.quote_launcher();
                 self.record.say_first_end();
             }
@@ -440,6 +444,14 @@ impl Supervisor<'_> {
         None
     }
 
+    /// Whether nothing is lost with the attempt: it has committed nothing, and what those before it
+    /// have is on disk.
+    fn has_all_saved(&self) -> bool {
+        let history = &self.record.history;
+        let is_on_disk = || attempts::newest_step(self).is_some_and(|step| history.has_saved(step));
+        !history.committing() && is_on_disk()
+    }
+
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     /// A start that hangs is waited for no longer than one that nobody asks to stop.
     fn stop(&mut self, attempt: &mut Attempt, begun: Instant) -> Result<Ending, LaunchError> {
@@ -448,19 +460,26 @@ impl Supervisor<'_> {
         if self.stops.orphaned() {
             self.record.warn("the job's script has ended: so does this launch");
         }
-        self.record.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
+        self.record.warn(match self.has_all_saved() {
+            true => "stopping: this start has committed no step yet (once more to stop at once)",
+            false => "stopping: the ranks write a checkpoint (once more to stop at once)",
+        });
         let job = self.job.name(self.record.attempt);
         if let (Some(_), None) = (&self.nodes, &self.job.runtime) {
             attempt.signal(Signal::User1);
         }
-        let end = self.now() + patience;
+        let asked_at = self.now();
         let mut asked = None;
         while attempt.poll()?.is_none() {
             let now = self.now();
             let starts = matches!(self.record.history.awaited(), Awaited::FirstStep);
             let late = now.duration_since(begun) > self.job.config.recovery.start_limit.0;
-            if now >= end || (starts && late) {
+            let waited = now.duration_since(asked_at);
+            if waited > patience || (starts && late) {
                 break;
+            }
+            if waited > NOTHING_TO_SAVE_MAX && self.has_all_saved() {
+                return Ok(Ending::Forestalled);
             }
             // Again for ranks that could not hear it yet.
             if asked.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {

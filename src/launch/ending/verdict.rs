@@ -18,6 +18,9 @@ pub const STARVED_DEATHS_MAX: usize = 6;
 /// See `STARVED_DEATHS_MAX`.
 pub const STARVED_WITHIN_SECONDS: f64 = 600.0;
 
+/// Of an attempt that was to end before its first step.
+const FORESTALLED: &str = "asked to stop before this start committed a step, with nothing to save";
+
 /// How an attempt ended, as its supervisor saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
@@ -35,6 +38,9 @@ pub enum Ending {
     Starved(String),
     /// Somebody asked for the end.
     Stopped,
+    /// Somebody asked for the end before the attempt had committed anything, and nothing of the run
+    /// was to be saved.
+    Forestalled,
 }
 
 impl Ending {
@@ -42,6 +48,7 @@ impl Ending {
     pub fn killed_for(&self) -> Option<&str> {
         match self {
             Self::Hung(why) | Self::NodeLost(why) | Self::Starved(why) => Some(why),
+            Self::Forestalled => Some(FORESTALLED),
             Self::Exited(_) | Self::Unstarted(_) | Self::Deserted(_) | Self::Stopped => None,
         }
     }
@@ -72,9 +79,12 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[R
         (None, Ending::Hung(why)) => why.clone(),
         (None, Ending::Unstarted(why)) => format!("the ranks could not start: {why}"),
         (None, Ending::Deserted(first)) => format!("no rank is left; the first to end: {first}"),
+        (None, Ending::Forestalled) => {
+            return Next::Conclude(Status::Interrupted, FORESTALLED.to_owned());
+        }
         (None, Ending::Stopped) => "no rank could write a checkpoint in time".to_owned(),
     };
-    if *ending == Ending::Stopped {
+    if matches!(ending, Ending::Stopped | Ending::Forestalled) {
         let reason = format!("asked to stop; {reason}: the newest verified state counts");
         return Next::Conclude(Status::Interrupted, reason);
     }
@@ -111,6 +121,8 @@ pub struct History {
     stalled: u32,
     /// Whether this attempt has committed a step.
     committing: bool,
+    /// The step of the newest checkpoint.
+    saved: u64,
     /// Whether the ranks of this attempt have met.
     met: bool,
     /// A rank waits for its data set: nothing was committed since it said so.
@@ -142,6 +154,11 @@ impl History {
             self.starve(event.seconds, &lost.cause);
         }
         match &event.kind {
+            Kind::Checkpoint { name, .. } => {
+                let step = name.strip_prefix("step-").and_then(|step| step.parse().ok());
+                self.saved = step.unwrap_or(self.saved);
+                false
+            }
             // A later starting point is progress too: failures may be denser than epochs.
             Kind::RunStart { .. } if event.step > self.furthest_start => {
                 self.furthest_start = event.step;
@@ -219,6 +236,11 @@ impl History {
     /// Whether the attempt has committed a step yet.
     pub fn committing(&self) -> bool {
         self.committing
+    }
+
+    /// Whether the newest checkpoint is of this step; without any, whether it is the start.
+    pub fn has_saved(&self, step: u64) -> bool {
+        self.saved == step
     }
 
     /// What the attempt is waited for.
@@ -328,9 +350,30 @@ mod tests {
     #[test]
     fn asked_to_stop_is_never_a_restart() {
         for result in [None, result(Status::JobLost)] {
-            let next = next(&Ending::Stopped, result, 0, &[Rung::Restart]);
-            assert!(matches!(next, Next::Conclude(Status::Interrupted, _)));
+            for ending in [Ending::Stopped, Ending::Forestalled] {
+                let next = next(&ending, result.clone(), 0, &[Rung::Restart]);
+                assert!(matches!(next, Next::Conclude(Status::Interrupted, _)));
+            }
         }
+    }
+
+    #[test]
+    fn what_is_on_disk_is_known_by_the_newest_checkpoint() {
+        let mut history = History::default();
+        assert!(history.has_saved(0) && !history.has_saved(1));
+        let of = |step: u64| Kind::Checkpoint {
+            name: format!("step-{step:08}"),
+            bytes: 1,
+            stall_seconds: 0.0,
+            snapshot_seconds: 0.0,
+            write_seconds: 0.0,
+            verify_seconds: 0.0,
+        };
+        for of in [of(20), of(40)] {
+            history.on(&Event { kind: of, ..step(41) });
+        }
+        history.attempt_begins(41);
+        assert!(history.has_saved(40) && !history.has_saved(41));
     }
 
     fn step(step: u64) -> Event {

@@ -104,7 +104,7 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
 }
 
 /// The newest step that the ledger counts. `None`: it cannot be read, and events alone tell.
-fn newest_step<A: Attempts>(attempts: &A) -> Option<u64> {
+pub(super) fn newest_step<A: Attempts>(attempts: &A) -> Option<u64> {
     let newest = ledger::newest(attempts.run().storage).ok()?;
     Some(newest.map_or(0, |line| line.step))
 }
