@@ -64,6 +64,7 @@ pub fn supervise(
 ) -> Result<RunResult, LaunchError> {
     scaling::forget(&job.run);
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
+    job.run.say_if_orphaned(lock.attempt());
     let mut stopped = false;
     let nodes = job.nodes.clone().map(|nodes| {
         let mut stop = || {

@@ -9,6 +9,8 @@ use super::standing::standing;
 
 /// What the reason of a run begins with whose ranks were told to stop.
 pub const ASKED_TO_STOP: &str = "asked to stop";
+/// The same where nobody asked: they were ended because their launch was.
+pub const LAUNCHER_GONE: &str = "the launcher is gone";
 
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

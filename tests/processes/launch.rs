@@ -98,6 +98,21 @@ fn a_start_that_hangs_is_not_waited_for_longer_because_it_is_asked_to_stop() {
 }
 
 #[test]
+fn where_nothing_is_to_be_saved_nobody_is_waited_for() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let limits = ["-s", "recovery.start_limit=10min", "-s", "recovery.time_limit=10min"];
+    let launch = lab.launch("mute", &limits);
+    lab.wait_up(1);
+    launch.signal(Signal::Terminate);
+    assert_eq!(launch.code(), Some(85), "{}", lab.text());
+    let result = lab.result();
+    assert_eq!(result.status, Status::Interrupted);
+    assert!(result.reason.contains("with nothing to save"), "{}", result.reason);
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
 fn a_rank_that_ends_before_mpi_has_started_ends_the_attempt_and_is_named() {
     let _turn = beside_its_like();
     let lab = Lab::new();
@@ -254,9 +269,11 @@ fn nothing_outlives_a_killed_supervisor() {
     launch.signal(Signal::Kill);
     assert_eq!(launch.code(), None);
     lab.assert_nothing_left(AFTER_KILL);
-    // The same command goes on with the next attempt.
+    // The same command goes on with the next attempt, which tells why the first one's ranks ended.
     assert_eq!(lab.launch("complete", &[]).code(), Some(0), "{}", lab.text());
     assert_eq!(lab.result().attempt, 2);
+    let told = std::fs::read_to_string(lab.run().join("logs/attempt-1.end")).unwrap();
+    assert_eq!(told, "verdict: the launcher is gone\n");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use kintsugi::cluster::world::{Member, World};
 use kintsugi::config::seed::Stream;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
-use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::observe::result::{LAUNCHER_GONE, RunResult, Status};
 use kintsugi::train::checkpoint::store;
 use kintsugi_ffi::os::{Signal, kill};
 
@@ -215,7 +215,9 @@ fn a_killed_supervisor_is_started_again_and_nothing_is_lost() {
     let folder = killed_with_its_supervisor("resident-launch", &LONG);
     goes_on(&folder, &LONG);
     let result = ended_as_the_calm_run(&folder, 1);
-    assert!(result.restarts[0].step >= 60, "{:?}", result.restarts);
+    let [restart] = &result.restarts[..] else { panic!("one: {:?}", result.restarts) };
+    assert!(restart.step >= 60, "{restart:?}");
+    assert!(restart.lost.iter().all(|lost| lost.cause == LAUNCHER_GONE), "{restart:?}");
 }
 
 /// Flips one bit of every state in a file: `at` bytes behind the start of its momentum or header.

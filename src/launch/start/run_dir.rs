@@ -19,7 +19,7 @@ use crate::observe::event::Kind;
 use crate::observe::ledger;
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::refusal::{Meaning, if_there, insist};
-use crate::observe::result::{RunResult, Status};
+use crate::observe::result::{LAUNCHER_GONE, RunResult, Status};
 use crate::observe::storage::{FileSystem, PARTIAL_PREFIX, Storage};
 use crate::run_folder;
 use crate::run_folder::before::Before;
@@ -383,6 +383,16 @@ impl RunDir {
     pub fn say_why_killed(&self, attempt: u32, why: &str) {
         let name = format!("logs/{}", last_words::world_name(attempt));
         last_words::leave(&self.join(&name), last_words::VERDICT, why);
+    }
+
+    /// The same of an attempt that an earlier launch did not live to see the end of, as a result of
+    /// it would tell.
+    pub fn say_if_orphaned(&self, attempt: u32) {
+        let of_it = self.result().filter(|result| result.attempt == attempt);
+        let had_an_end = of_it.is_some_and(|result| !result.reason.starts_with(LAUNCHER_GONE));
+        if attempt > 0 && !had_an_end {
+            self.say_why_killed(attempt, LAUNCHER_GONE);
+        }
     }
 }
 

@@ -257,3 +257,23 @@ fn old_runs_and_results_are_moved_not_lost() {
     run.create().unwrap();
     assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-2"));
 }
+
+#[test]
+fn an_attempt_without_an_end_of_its_own_is_one_whose_launch_was_killed() {
+    let (_folder, run) = started();
+    std::fs::create_dir_all(run.join("logs")).unwrap();
+    let told = |attempt: u32| {
+        run.say_if_orphaned(attempt);
+        run.join(&format!("logs/{}", last_words::world_name(attempt))).exists()
+    };
+    let ended = |attempt: u32, reason: &str| {
+        let result = from_nothing("run", attempt, Status::JobLost, reason);
+        EndingFiles::of(run.storage()).write_result(&result).unwrap();
+    };
+    assert!(!told(0), "none was begun");
+    assert!(told(1));
+    ended(2, "recovery gave up");
+    assert!(!told(2) && told(3));
+    ended(4, "the launcher is gone; a checkpoint is written");
+    assert!(told(4), "its ranks wrote that");
+}

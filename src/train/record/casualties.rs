@@ -68,7 +68,9 @@ fn lost(
     {
         return None;
     }
-    if injected.is_none() && !last_words::has_verdict(&last_words) {
+    let is_explained =
+        last_words::has_verdict(&last_words) || last_words::is_out_of_memory(&last_words);
+    if injected.is_none() && !is_explained {
         // It may have been killed with all others, on purpose.
         last_words.push_str(&end_of_log(storage, last_words::world_name(attempt)));
     }
@@ -186,9 +188,12 @@ mod tests {
         };
         write(last_words::world_name(1), "verdict: no step was committed for 60 s\n");
         write(last_words::file_name(1, "here", 102), KILLED);
+        let starved = format!("memory: out of memory: it struck\n{KILLED}");
+        write(last_words::file_name(1, "here", 103), &starved);
         EventLog::new(storage.clone()).append(&end()).unwrap();
         let lost = of_the_last(storage.as_ref(), 2, Some(&world(1)));
         let causes: Vec<&str> = lost.iter().map(|lost| lost.cause.as_str()).collect();
-        assert_eq!(causes, ["no step was committed for 60 s"]);
+        let starved = "out of memory: it struck; signal 9 (SIGKILL)";
+        assert_eq!(causes, ["no step was committed for 60 s", starved]);
     }
 }

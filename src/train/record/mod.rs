@@ -8,6 +8,7 @@ use crate::engine::memory::expected::Expected;
 use crate::observe::event::{Kind, MemoryForecast};
 use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
+use crate::run_folder::lock;
 
 use crate::train::TrainError;
 use crate::train::state::rank::Rank;
@@ -164,7 +165,10 @@ impl Record {
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
         self.event(rank, Kind::Phase { name: "finishing".into(), seconds: 0.0 });
         self.best.settle_last(&mut self.keeper, rank, &mut self.journal);
-        self.keeper.finish(rank, &mut self.journal, Why::Agreed(status))
+        let storage = self.keeper.means.storage.as_ref();
+        let orphaned = status == Status::Interrupted && lock::launch_is_gone(storage);
+        let why = if orphaned { Why::Orphaned } else { Why::Agreed(status) };
+        self.keeper.finish(rank, &mut self.journal, why)
     }
 
     /// The end of a run that no step can be committed in: its state is whole.

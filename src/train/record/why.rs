@@ -1,6 +1,6 @@
 //! Why a run goes no further, in words for its result.
 
-use crate::observe::result::{ASKED_TO_STOP, Status};
+use crate::observe::result::{ASKED_TO_STOP, LAUNCHER_GONE, Status};
 use crate::train::TrainError;
 use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
 
@@ -9,6 +9,8 @@ use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
 pub enum Why<'a> {
     /// All ranks agreed to end so.
     Agreed(Status),
+    /// The same, as if they were asked to stop: their launch was killed.
+    Orphaned,
     /// No step can be committed for now.
     Pause(&'a TrainError),
 }
@@ -18,6 +20,7 @@ impl Why<'_> {
     pub fn status(self) -> Status {
         match self {
             Self::Agreed(status) => status,
+            Self::Orphaned => Status::JobLost,
             Self::Pause(error) => error.status(),
         }
     }
@@ -43,6 +46,7 @@ const NO_UPDATE: &str = "their sums were not finite or weights would be beyond 2
 pub fn reason(why: Why<'_>, status: Status, position: &Position, saved: &Saved<'_>) -> String {
     match why {
         Why::Agreed(_) => agreed(position, status, saved),
+        Why::Orphaned => format!("{LAUNCHER_GONE}; {}", kept(position, saved)),
         Why::Pause(error) => format!("{error}; {}", kept(position, saved)),
     }
 }
