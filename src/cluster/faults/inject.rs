@@ -138,6 +138,19 @@ impl Injector {
         None
     }
 
+    /// Planned faults that nobody has claimed, as people number them: a test that waits for one
+    /// has tested nothing. Where the claims cannot be listed, none is named.
+    pub fn unclaimed(&self) -> Vec<(usize, &PlannedFault)> {
+        let Some(armed) = &self.armed else { return Vec::new() };
+        let claims = match armed.storage.list(Path::new(FOLDER)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Vec::new(),
+            claims => claims.unwrap_or_default(),
+        };
+        let planned = armed.planned.iter().map(|planned| &planned.fault).enumerate();
+        let unclaimed = planned.filter(|(index, _)| !claims.contains(&name_of_planned(*index)));
+        unclaimed.map(|(index, fault)| (index + 1, fault)).collect()
+    }
+
     fn fire(
         &self,
         armed: &Armed,
@@ -198,7 +211,7 @@ impl Armed {
             {
                 continue;
             }
-            if self.claim(&format!("plan-{index}"), fault.kind, point, standing) {
+            if self.claim(&name_of_planned(index), fault.kind, point, standing) {
                 return Some(fault);
             }
         }
@@ -275,6 +288,11 @@ impl Armed {
             }
         }
     }
+}
+
+/// A planned fault's claim.
+fn name_of_planned(index: usize) -> String {
+    format!("plan-{index}")
 }
 
 impl Queue {

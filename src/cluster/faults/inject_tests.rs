@@ -354,3 +354,19 @@ fn asking_is_cheap_while_nothing_is_due() {
         assert!(each < Duration::from_micros(2), "{name}: {each:?}");
     }
 }
+
+#[test]
+fn a_planned_fault_that_never_struck_is_named_by_its_number() {
+    let bench = Bench::default();
+    let mut faults = planned(FaultKind::Nan, Some(5), None);
+    faults.plan.extend(planned(FaultKind::Nan, Some(5000), None).plan);
+    let process = bench.process(&faults);
+    let numbers = |process: &Injector| -> Vec<usize> {
+        process.unclaimed().into_iter().map(|(number, _)| number).collect()
+    };
+    assert_eq!(numbers(&process), [1, 2]);
+    assert_eq!(process.at(Point::InForward, &standing(1, 4)), Some(FaultKind::Nan));
+    assert_eq!(numbers(&process), [2]);
+    assert_eq!(numbers(&bench.process(&faults)), [2], "whoever was struck");
+    assert_eq!(numbers(&Injector::none()), [0; 0]);
+}

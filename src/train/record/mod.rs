@@ -1,6 +1,6 @@
 //! What is written about a run, and by whom.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::Point;
 use crate::data::loader::Loader;
@@ -165,10 +165,26 @@ impl Record {
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
         self.event(rank, Kind::Phase { name: "finishing".into(), seconds: 0.0 });
         self.best.settle_last(&mut self.keeper, rank, &mut self.journal);
+        if status == Status::Completed {
+            self.name_unclaimed_faults(rank);
+        }
         let storage = self.keeper.means.storage.as_ref();
         let orphaned = status == Status::Interrupted && lock::launch_is_gone(storage);
         let why = if orphaned { Why::Orphaned } else { Why::Agreed(status) };
         self.keeper.finish(rank, &mut self.journal, why)
+    }
+
+    /// Who planned them believes that the run has lived through them.
+    fn name_unclaimed_faults(&mut self, rank: &Rank) {
+        let injector = Arc::clone(&self.keeper.means.injector);
+        for (number, fault) in injector.unclaimed() {
+            let fault = serde_json::to_string(fault).unwrap_or_default();
+            let message = format!(
+                "planned fault {number} never struck: {fault}; nobody that it means came to its \
+                 place in this run (faults.plan)"
+            );
+            self.event(rank, Kind::Warning { message });
+        }
     }
 
     /// The end of a run that no step can be committed in: its state is whole.
