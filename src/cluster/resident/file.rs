@@ -18,7 +18,7 @@ use kintsugi_ffi::os::{self, Lock};
 use kintsugi_ffi::private::{self, Access};
 
 use crate::config::Shown;
-use crate::observe::refusal::if_there;
+use crate::observe::refusal::{if_there, naming};
 
 use super::header::{HEADER_WORDS, Header, Refusal};
 use super::name;
@@ -218,7 +218,7 @@ impl SlotFile {
     }
 
     fn rename(&mut self, path: PathBuf) -> io::Result<()> {
-        std::fs::rename(&self.path, &path)?;
+        std::fs::rename(&self.path, &path).map_err(naming(&self.path))?;
         self.path = path;
         Ok(())
     }

@@ -129,7 +129,11 @@ impl Slots {
         if let Some(file) = self.backing.as_mut().and_then(|backing| backing.file.as_mut())
             && let Err(error) = file.name_after(identity.member)
         {
-            act_on(&format!("{error}; nobody will find a rank's resident state"));
+            act_on(&format!(
+                "{error}; a restart will not find this rank's state in memory, and reads a \
+                 checkpoint: let nobody remove such files while the run goes on, and let one \
+                 program at a time train it"
+            ));
         }
     }
 
