@@ -12,6 +12,7 @@ use kintsugi_ffi::os;
 use super::arguments::{Form, fail, form, print_json};
 use super::status;
 use crate::cluster::resident::Folder;
+use crate::cluster::resident::folder::clear_moved;
 use crate::config::{Config, Shown};
 use crate::data::staging::place;
 use crate::lab::report::Run;
@@ -23,6 +24,7 @@ use crate::observe::refusal::{if_there, insist, naming};
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
 use crate::run_folder::{self, below, is_supervised};
+use crate::train::state::slot_files::{INSTANCE, number_in};
 
 /// Lists the runs of a folder.
 #[derive(Debug, clap::Args)]
@@ -260,6 +262,8 @@ fn configured(run: &Path) -> io::Result<Option<Config>> {
 fn take_away(run: &Path) -> io::Result<()> {
     let path = std::path::absolute(run)?;
     let (config, id) = (configured(&path)?, run_folder::id(&path));
+    let number_of = |run: &Path| number_in(&std::fs::read(run.join(INSTANCE)).ok()?);
+    let number = number_of(&path);
     let lock = File::options().create(true).append(true).open(path.join("lock"))?;
     if os::lock_file(&lock)? == os::Lock::Busy {
         return Err(io::Error::other("it has just gone on: stop it first"));
@@ -268,9 +272,14 @@ fn take_away(run: &Path) -> io::Result<()> {
     let leaving = path.with_file_name(format!(".{name}.removed-{}", std::process::id()));
     std::fs::rename(&path, &leaving)?;
     if let Some(config) = config {
-        Folder::new(&config.recovery.resident_dir, &id).clear();
+        let memory = &config.recovery.resident_dir;
+        Folder::new(memory, &id).clear();
         // Kept or not: another run makes its own.
         place::sweep(&config.staging, &id);
+        let lies_at = |place: &Path| number_of(place) == number;
+        for before in number.iter().flat_map(|number| clear_moved(memory, *number, lies_at)) {
+            place::sweep(&config.staging, &run_folder::id(&before));
+        }
     }
     std::fs::remove_dir_all(&leaving)
 }

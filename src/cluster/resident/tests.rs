@@ -286,3 +286,31 @@ fn slots_that_a_living_process_took_are_not_free_although_their_lock_is() {
     assert_eq!(free(&folder).len(), 1);
     assert!(!folder::inventory(folder.path()).unwrap()[0].held);
 }
+
+#[test]
+fn what_a_run_left_before_it_was_moved_goes_with_it_and_what_is_anothers_stays() {
+    let (place, folder, slots) = in_file();
+    // A copy of the run lies where it lay, or its ranks live.
+    let clear = |run, there: bool| folder::clear_moved(place.path(), run, |_| there);
+    assert!(clear(1, false).is_empty(), "held");
+    drop(slots);
+    drop(free(&folder));
+    assert!(clear(1, true).is_empty() && clear(2, false).is_empty());
+    assert_eq!(folder.files().unwrap().len(), 1);
+    // A child that another test is just starting holds the lock until it runs its program.
+    let cleared = (0..1000).map(|_| clear(1, false)).find(|places| !places.is_empty());
+    assert_eq!(cleared.unwrap(), [std::path::PathBuf::from("/runs/a")]);
+    assert_eq!(folder.files().unwrap().len(), 0);
+}
+
+#[test]
+fn a_file_that_was_removed_before_it_had_its_name_is_told_by_its_path() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::new(place.path(), "0badcafe");
+    let mut file = folder.create(1 << 16, "/runs/a").unwrap();
+    let path = file.path().to_owned();
+    std::fs::remove_file(&path).unwrap();
+    let error = file.name_after(0).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+}

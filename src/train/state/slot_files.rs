@@ -233,6 +233,12 @@ impl std::fmt::Display for Nameless {
     }
 }
 
+/// A run's number as its file has it, once that is whole.
+pub fn number_in(body: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(body).ok()?.strip_suffix('\n')?;
+    u64::from_str_radix(text, 16).ok()
+}
+
 /// Reads the run's number, or draws it: whoever creates the file first.
 fn instance(storage: &dyn Storage) -> Result<u64, Nameless> {
     let path = Path::new(INSTANCE);
@@ -249,9 +255,7 @@ fn instance(storage: &dyn Storage) -> Result<u64, Nameless> {
     for _ in 0..INSTANCE_LOOKS_MAX {
         let read = if_there(insist(|| storage.read(path)));
         if let Some(body) = read.map_err(|error| Nameless::Unread(error.to_string()))? {
-            let text = String::from_utf8_lossy(&body);
-            let number = u64::from_str_radix(text.trim(), 16);
-            if let (Ok(number), true) = (number, text.ends_with('\n')) {
+            if let Some(number) = number_in(&body) {
                 return Ok(number);
             }
             // Somebody is just writing it.
