@@ -77,11 +77,11 @@ pub fn supervise(
     let mut supervisor = Supervisor {
         job,
         scarce,
+        first_attempt: lock.attempt() + 1,
         lock,
         record: Record::of(job, show)?,
         stops,
         restarting: false,
-        first_attempt: 0,
         nodes,
         left_out: Vec::new(),
         mending: None,
@@ -226,8 +226,6 @@ impl Supervisor<'_> {
             };
             self.scaling.apply(self.nodes.as_mut(), &self.job.run);
             plan.ranks = self.scaling.take_ranks().unwrap_or(plan.ranks);
-        } else {
-            self.first_attempt = self.record.attempt;
         }
         plan.say_ranks();
         if !self.restarting && plan.placement.is_some() {
@@ -449,14 +447,13 @@ impl Supervisor<'_> {
     /// have is on disk.
     fn has_all_saved(&self) -> bool {
         let history = &self.record.history;
-        let is_on_disk = || attempts::newest_step(self).is_some_and(|step| history.has_saved(step));
-        !history.committing() && is_on_disk()
+        !history.committing()
+            && attempts::newest_step(self).is_some_and(|step| history.has_saved(step))
     }
 
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     /// A start that hangs is waited for no longer than one that nobody asks to stop.
     fn stop(&mut self, attempt: &mut Attempt, begun: Instant) -> Result<Ending, LaunchError> {
-        let patience = self.job.config.recovery.time_limit.0;
         self.stopping = true;
         if self.stops.orphaned() {
             self.record.warn("the job's script has ended: so does this launch");
@@ -476,7 +473,7 @@ impl Supervisor<'_> {
             let starts = matches!(self.record.history.awaited(), Awaited::FirstStep);
             let late = now.duration_since(begun) > self.job.config.recovery.start_limit.0;
             let waited = now.duration_since(asked_at);
-            if waited > patience || (starts && late) {
+            if waited > self.job.config.recovery.time_limit.0 || (starts && late) {
                 break;
             }
             if waited > NOTHING_TO_SAVE_MAX && self.has_all_saved() {
