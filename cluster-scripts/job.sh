@@ -60,6 +60,7 @@ set_ranks() { # set_ranks SPARE_NODES [MIN_NODES]
   # whether it does.
   [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || [ "$least" -le "$nodes" ] || stop 2 "MIN_NODES=$least, and the job was\
  given $nodes nodes: ask for $least or more (--nodes=$least, or a range from $least on), or set MIN_NODES to $nodes"
+  [ "$least" -le "$nodes" ] || [ "$nodes" -gt 1 ] || requeue 75
   [ "$1" -lt "$nodes" ] || stop 2 "SPARE_NODES=$1 of $nodes nodes: none is left to compute"
   ranks=${RANKS:-}
   [ -z "$ranks" ] || return 0

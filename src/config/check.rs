@@ -360,9 +360,6 @@ fn never_in(phase: Point, config: &Config) -> Option<&'static str> {
         Point::InRecompute if !mode.recomputes() => Some(
             "nothing is computed again with this memory.mode: set \"recompute\" or \"planned\"",
         ),
-        Point::InEvaluation if config.evaluation.every == Every::Never => {
-            Some("evaluation.every = \"never\" makes none: leave one of them out")
-        }
         _ => None,
     }
 }
@@ -382,11 +379,6 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
             return refuse(key, shown, "seconds must be 0 or above");
         }
         _ => {}
-    }
-    if let (Some(step), Some(last)) = (fault.step, config.train.steps)
-        && step > last
-    {
-        return refuse(key, shown, format!("the run ends with step {last} (train.steps)"));
     }
     if fault.kind == FaultKind::BitFlip && fault.phase != Some(Point::InPublish) {
         let reason = "bit_flip strikes the updated weights: give it phase = \"in_publish\"";

@@ -116,6 +116,13 @@ mod tests {
     }
 
     #[test]
+    fn a_terminal_that_closes_asks_for_nothing() {
+        let mut stops = Stops { script: Script(None), ..Stops::listen().unwrap() };
+        signal_hook::low_level::raise(SIGHUP).unwrap();
+        assert!(!stops.look() && !stops.has_asked());
+    }
+
+    #[test]
     fn one_act_is_one_request_and_the_same_signal_again_is_another() {
         let mut key = stops();
         assert!(key.counts(SIGINT) && !key.counts(SIGUSR1), "a key, passed on");

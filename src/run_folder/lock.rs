@@ -78,6 +78,8 @@ const PERMISSIONS: u32 = 0o777;
 const LENGTH: usize = 256;
 /// How often a wait looks again.
 const POLL: Duration = Duration::from_millis(50);
+/// Looks at a lock before somebody counts as its holder.
+const LOOKS_MAX: u32 = 3;
 /// How long a killed supervisor may take to be gone.
 const KILLED_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -201,7 +203,7 @@ impl RunLock {
         let path = run_dir.join("lock");
         let failed = |what: &str| io_error(format!("{what} {}", path.shown()));
         let file = open(&path).map_err(failed("opening"))?;
-        if os::lock_file(&file).map_err(failed("locking"))? != os::Lock::Taken {
+        if !is_locked_at_once(&file).map_err(failed("locking"))? {
             end_holders(&file, run_dir, patience, stop, say)?;
         }
         // Where nothing is said attempts start again at 1.
@@ -256,6 +258,17 @@ impl RunLock {
     fn store(&self) -> Result<(), LockError> {
         write(&self.file, &self.held).map_err(io_error(format!("writing {}", self.path.shown())))
     }
+}
+
+/// Whether nobody holds it, but for who looked just now whether anybody does.
+fn is_locked_at_once(file: &File) -> io::Result<bool> {
+    for _ in 0..LOOKS_MAX {
+        if os::lock_file(file)? == os::Lock::Taken {
+            return Ok(true);
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(false)
 }
 
 /// What came of waiting for a lock.

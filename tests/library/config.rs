@@ -311,10 +311,6 @@ fn a_fault_needs_exactly_one_moment_and_a_victim_that_exists() {
     refused(GOOD, &[none], &["faults.plan[0]", "slows nobody"]);
     let nobody = "faults.plan=[{kind=\"kill\", step=4, rank=4}]";
     refused(GOOD, &[nobody], &["there is no rank 4"]);
-    let late = "faults.plan=[{kind=\"kill\", step=9}]";
-    refused(GOOD, &["train.steps=8", late], &["the run ends with step 8"]);
-    let phase = "faults.plan=[{kind=\"kill\", step=8, phase=\"in_evaluation\"}]";
-    refused(GOOD, &["evaluation.every=\"never\"", phase], &["makes none"]);
     let both = "faults.plan=[{kind=\"kill\", step=4, rank=2, who=\"leader\"}]";
     refused(GOOD, &[both], &["faults.plan[0]", "only who = \"rank\" names one"]);
     let nan = "faults.plan=[{kind=\"nan\", step=4, phase=\"in_forward\"}]";

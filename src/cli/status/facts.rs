@@ -86,7 +86,7 @@ pub(super) fn inspect(folder: &Path) -> io::Result<Report> {
 /// Where the run stands by the events that were read and the other files.
 pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
     let world = World::newest(folder)?;
-    let result = read_result(folder)?;
+    let result = read_result(folder)?.filter(|result| has_ended(folder, result));
     if events.is_empty() && world.is_none() && result.is_none() {
         let run = folder.shown();
         let text =

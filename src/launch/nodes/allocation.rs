@@ -75,6 +75,24 @@ impl Allocation {
     }
 }
 
+/// What to say where a job has one node, which is not this machine: ranks start here.
+pub fn elsewhere() -> Option<String> {
+    let variable = |name: &str| std::env::var(name).ok();
+    elsewhere_than(&variable, &kintsugi_ffi::os::hostname())
+}
+
+fn elsewhere_than(variable: &dyn Fn(&str) -> Option<String>, host: &str) -> Option<String> {
+    let (job, node) = (JOB.into_iter().find_map(variable)?, LIST.into_iter().find_map(variable)?);
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let is_here = variable("SLURMD_NODENAME").is_some() || short(&node) == short(host);
+    (!is_here && !node.contains(['[', ','])).then(|| {
+        format!(
+            "ranks start on this machine ({host}), which is not {node}, the node of job {job}: \
+             there, give the command in the job's script or by srun"
+        )
+    })
+}
+
 /// Variables of SLURM in an environment that is none of its jobs': copied from another machine, or
 /// kept by a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +182,20 @@ mod tests {
         assert_eq!(find(&[], "n1"), None);
         let one = [("SLURM_JOB_ID", "7"), ("SLURM_NNODES", "1"), ("SLURM_NODELIST", "n1")];
         assert_eq!(find(&one, "n1"), None);
+    }
+
+    #[test]
+    fn a_shell_beside_its_job_is_told_where_ranks_start() {
+        let told = |more: &[(&str, &str)], host: &str| {
+            let all = [&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n1")], more].concat();
+            let variable = |name: &str| {
+                all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
+            };
+            elsewhere_than(&variable, host)
+        };
+        assert!(told(&[], "login").is_some_and(|text| text.contains("n1, the node of job 7")));
+        assert_eq!(told(&[], "n1.cluster"), None);
+        assert_eq!(told(&[("SLURMD_NODENAME", "n1")], "vm"), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::launch::limits::Limits;
 use crate::launch::machine::ceilings::{self, Ceilings};
 use crate::launch::machine::logout::{Chosen, Machine, suit_resident_dir};
 use crate::launch::machine::network;
-use crate::launch::nodes::allocation::{slurmd_timeout, stray};
+use crate::launch::nodes::allocation::{elsewhere, slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::Nodes;
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::{LaunchError, io_error};
@@ -100,6 +100,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     } else {
         refuse_if(one_node(wish.spare_nodes, wish.min_nodes))?;
     }
+    let is_alone = job.nodes.is_none() && stray().is_none();
+    let beside = is_alone.then(elsewhere).flatten();
     let (recovery, run_id) = (&mut job.config.recovery, job.run.id());
     let moved = suit_resident_dir(recovery, wish.resident_dir, &run_id, Machine::here())
         .map_err(io_error("looking for resident state of the run"))?;
@@ -109,7 +111,7 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
     let (ranks, spares) = job.processes_here();
     let all = ranks.saturating_add(spares);
     refuse_if(cgroup::total_memory_bytes().and_then(|memory| ceilings::too_many(all, memory)))?;
-    let remarks = no_card.into_iter().chain(moved).collect();
+    let remarks = no_card.into_iter().chain(beside).chain(moved).collect();
     Ok(Begun { job, limits, folder, remarks })
 }
 

@@ -21,8 +21,8 @@ use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{LAUNCHER_GONE, RunResult, Status};
 use crate::observe::storage::{FileSystem, PARTIAL_PREFIX, Storage};
-use crate::run_folder;
 use crate::run_folder::before::Before;
+use crate::run_folder::{self, RANKS_REQUEST};
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
@@ -284,13 +284,23 @@ impl RunDir {
         Ok(true)
     }
 
-    /// Ranks that the world of this run should have, once it has formed in this attempt or later:
-    /// what an earlier launch was asked for is not what this one was.
+    /// Ranks that the world of this run should have, once it has formed in this attempt or later
+    /// (what an earlier launch was asked for is not what this one was): as many as were asked for
+    /// and had not come when all ranks were lost, else what it was to have.
     ///
     /// # Errors
     /// Its table cannot be read now.
     pub fn target_ranks(&self, since_attempt: u32) -> io::Result<Option<u32>> {
         let world = World::newest(&self.path)?.filter(|world| world.attempt >= since_attempt);
+        let request = Path::new(RANKS_REQUEST);
+        let text = if_there(insist(|| self.storage.read(request)))?.unwrap_or_default();
+        let asked = String::from_utf8_lossy(&text).trim().parse::<u32>().ok();
+        let most = world.as_ref().map_or(0, |world| world.owners.len() as u32);
+        if let Some(asked) = asked.filter(|asked| (1..=most).contains(asked)) {
+            // Asked of an attempt that cannot begin, it is not asked again.
+            self.storage.remove(request)?;
+            return Ok(Some(asked));
+        }
         Ok(world.map(|world| world.target).filter(|target| *target > 0))
     }
 

@@ -277,3 +277,17 @@ fn an_attempt_without_an_end_of_its_own_is_one_whose_launch_was_killed() {
     ended(4, "the launcher is gone; a checkpoint is written");
     assert!(told(4), "its ranks wrote that");
 }
+
+#[test]
+fn a_launch_has_the_ranks_of_its_own_attempts_and_what_was_asked_of_them_once() {
+    let (_folder, run) = started();
+    let world = World { attempt: 3, target: 4, ..World::of_test(4, 6) };
+    std::fs::write(run.join("world.json"), serde_json::to_vec(&world).unwrap()).unwrap();
+    let target = |since| run.target_ranks(since).unwrap();
+    assert_eq!((target(4), target(3)), (None, Some(4)), "of an earlier launch; of this one");
+    let ask = |text: &str| run.storage().write_whole(Path::new(RANKS_REQUEST), &[text.as_bytes()]);
+    ask("6\n").unwrap();
+    assert_eq!((target(3), target(3)), (Some(6), Some(4)), "not twice");
+    ask("7\n").unwrap();
+    assert_eq!(target(3), Some(4), "more than owners");
+}

@@ -43,9 +43,10 @@ pub(super) struct Scaling {
 
 /// What an earlier launch left unanswered is nobody's wish any more.
 pub(super) fn forget(run: &RunDir) {
-    for name in [REQUEST, PICTURE] {
+    for name in [REQUEST, PICTURE, RANKS_REQUEST] {
         let _ = run.storage().remove(Path::new(name));
     }
+    // What could not be removed is told.
     withdraw(run);
 }
 

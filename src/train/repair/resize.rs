@@ -38,8 +38,8 @@ pub fn hear_wish(rank: &mut Rank, resizer: &Resizer) -> Result<Wish, TrainError>
     Ok(Wish::from_bytes(told))
 }
 
-/// What all ranks do between two steps once all have agreed that they heard a wish. The request
-/// outlives them all until then.
+/// What all ranks do between two steps once all have agreed that they heard a wish. Where all die
+/// meanwhile, the request is there for whoever starts them again.
 pub fn resize(
     rank: &mut Rank,
     record: &mut Record,
@@ -48,7 +48,7 @@ pub fn resize(
 ) -> Result<Resized, TrainError> {
     let resized = change(rank, record, lasting, wish);
     if rank.is_writer() {
-        lasting.resizer.forget_request();
+        lasting.resizer.forget_request(&rank.world, wish);
     }
     resized
 }

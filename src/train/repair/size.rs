@@ -151,9 +151,12 @@ impl Resizer {
         }
     }
 
-    /// The request is being answered.
-    pub fn forget_request(&self) {
-        if self.storage.read(Path::new(RANKS_REQUEST)).is_ok()
+    /// The request has been answered. What was asked for meanwhile stays.
+    pub fn forget_request(&self, world: &World, answered: Wish) {
+        let wish = self.wish(world);
+        let is_newer = wish.asked && (!answered.asked || wish.target != answered.target);
+        let text = self.storage.read(Path::new(RANKS_REQUEST));
+        if text.is_ok_and(|text| !is_newer && text.trim_ascii() != RENEW.as_bytes())
             && let Err(error) = self.storage.remove(Path::new(RANKS_REQUEST))
         {
             tracing::warn!("cannot remove {RANKS_REQUEST}: {error}; it will be answered again");
@@ -225,9 +228,19 @@ mod tests {
             assert_eq!(resizer.asks(&world(3, 4), SECOND), Asks::Size);
             let wish = resizer.wish(&world(3, 4));
             assert_eq!((wish.now, wish.asked), (now, asked), "{text}");
-            resizer.forget_request();
+            resizer.forget_request(&world(3, 4), wish);
             assert_eq!(resizer.asks(&world(3, 4), SECOND), Asks::Nothing, "answered once");
         }
+        // What came while the world changed stays.
+        let regrow = Wish { target: 4, now: 4, asked: false };
+        for (text, answered) in [("2", Wish { now: 3, target: 3, asked: true }), ("4", regrow)] {
+            let resizer = resizer(Every::Never, Some(text));
+            resizer.forget_request(&world(3, 4), answered);
+            assert_eq!(resizer.asks(&world(3, 4), SECOND), Asks::Size, "{text}");
+        }
+        let renewal = resizer(Every::Never, Some(RENEW));
+        renewal.forget_request(&world(3, 4), regrow);
+        assert_eq!(renewal.asks(&world(3, 4), SECOND), Asks::Renewal);
         assert!(!resizer(Every::Never, Some("13")).wish(&world(3, 3)).asked, "12 owners");
         assert!(!resizer(Every::Never, Some("many")).wish(&world(3, 3)).asked);
     }
