@@ -12,7 +12,7 @@ use kintsugi_ffi::os;
 use super::arguments::{Form, fail, form, print_json};
 use super::status;
 use crate::cluster::resident::Folder;
-use crate::cluster::resident::folder::clear_moved;
+use crate::cluster::resident::folder::former_places;
 use crate::config::{Config, Shown};
 use crate::data::staging::place;
 use crate::lab::report::Run;
@@ -277,8 +277,11 @@ fn take_away(run: &Path) -> io::Result<()> {
         // Kept or not: another run makes its own.
         place::sweep(&config.staging, &id);
         let lies_at = |place: &Path| number_of(place) == number;
-        for before in number.iter().flat_map(|number| clear_moved(memory, *number, lies_at)) {
-            place::sweep(&config.staging, &run_folder::id(&before));
+        for before in number.iter().flat_map(|number| former_places(memory, *number, lies_at)) {
+            let (before, memory) = (before.shown(), memory.shown());
+            say!(
+                "what it left in {memory} when it lay at {before} stays: `kintsugi doctor --clear`"
+            );
         }
     }
     std::fs::remove_dir_all(&leaving)

@@ -64,7 +64,7 @@ pub fn supervise(
 ) -> Result<RunResult, LaunchError> {
     scaling::forget(&job.run);
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
-    job.run.say_if_orphaned(lock.attempt());
+    job.run.say_if_orphaned(lock.unended_attempt());
     let mut stopped = false;
     let nodes = job.nodes.clone().map(|nodes| {
         let mut stop = || {
@@ -446,9 +446,8 @@ impl Supervisor<'_> {
     /// Whether nothing is lost with the attempt: it has committed nothing, and what those before it
     /// have is on disk.
     fn has_all_saved(&self) -> bool {
-        let history = &self.record.history;
-        !history.committing()
-            && attempts::newest_step(self).is_some_and(|step| history.has_saved(step))
+        !self.record.history.committing()
+            && attempts::newest_step(self).is_some_and(|step| self.record.has_saved(step))
     }
 
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.

@@ -182,6 +182,7 @@ pub struct RunLock {
     file: File,
     path: PathBuf,
     held: Holder,
+    unended: u32,
 }
 
 impl Drop for RunLock {
@@ -215,7 +216,13 @@ impl RunLock {
             host: os::hostname(),
         };
         write(&file, &held).map_err(failed("writing"))?;
-        Ok(Self { file, path, held })
+        let unended = if before.mpirun == 0 { 0 } else { before.attempt };
+        Ok(Self { file, path, held, unended })
+    }
+
+    /// The attempt whose ranks an earlier launch had started and was not seen to end; else 0.
+    pub fn unended_attempt(&self) -> u32 {
+        self.unended
     }
 
     /// The newest attempt: before one is raised, that of an earlier launch.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kintsugi_ffi::os::Signal;
 
-use crate::fake_ranks::{AT_ONCE, Lab, wait_for};
+use crate::fake_ranks::{AFTER_KILL, Lab, wait_for};
 use crate::support::beside_its_like;
 
 /// Knows job 7, the last task of an array, as SLURM does: with all of its tasks. A job that is
@@ -60,7 +60,8 @@ fn a_warning_while_the_program_starts_is_heard_once_and_only_this_task_is_requeu
     assert!(lab.text().contains("ended with 85, asked to stop by USR1"), "{}", lab.text());
     assert!(!lab.text().contains("stop at once"), "{}", lab.text());
     assert_eq!(requeued(&lab), "7_3\n", "{}", lab.text());
-    lab.assert_nothing_left(AT_ONCE);
+    // The stand-in ends behind the script that it has asked to.
+    lab.assert_nothing_left(AFTER_KILL);
 }
 
 #[test]
@@ -74,7 +75,8 @@ fn a_program_whose_job_is_warned_while_it_copies_ahead_is_not_started() {
     assert!(lab.text().contains("before kintsugi was started"), "{}", lab.text());
     assert_eq!(requeued(&lab), "7_3\n", "{}", lab.text());
     assert!(!lab.run().exists());
-    lab.assert_nothing_left(AT_ONCE);
+    // The stand-in ends behind the script that it has asked to.
+    lab.assert_nothing_left(AFTER_KILL);
 }
 
 #[test]

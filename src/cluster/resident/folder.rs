@@ -204,12 +204,12 @@ fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf
     insist(list).map_err(naming("listing", folder))
 }
 
-/// Removes what a run left in `folder` before its run directory was moved: it has the run's number.
-/// What a living process holds stays, and what another run directory of this number left, for one
-/// may be a copy: `lies_at` knows those. Returns where the run lay.
-pub fn clear_moved(folder: &Path, run: u64, lies_at: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+/// Where a run lay that left something in `folder` before its run directory was moved: it has the
+/// run's number. It may be a copy's that lies elsewhere just now, so nothing is removed. `lies_at`
+/// knows those that lie where they did.
+pub fn former_places(folder: &Path, run: u64, lies_at: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let found = inventory(folder).unwrap_or_else(|error| {
-        tracing::warn!("resident state that is not needed stays: {error}");
+        tracing::warn!("what lies in memory cannot be listed: {error}");
         Vec::new()
     });
     let of_run = |found: &Found| found.newest.as_ref().is_ok_and(|of| of.identity.run == run);
@@ -217,9 +217,7 @@ pub fn clear_moved(folder: &Path, run: u64, lies_at: impl Fn(&Path) -> bool) -> 
         let labelled = !found.run_dir.is_empty() && !lies_at(Path::new(&found.run_dir));
         labelled && of_run(found) && !found.held
     });
-    let (files, mut places): (Vec<_>, Vec<_>) =
-        left.map(|found| (found.path, PathBuf::from(found.run_dir))).unzip();
-    remove(files);
+    let mut places: Vec<_> = left.map(|found| PathBuf::from(found.run_dir)).collect();
     places.dedup();
     places
 }

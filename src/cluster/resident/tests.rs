@@ -288,19 +288,18 @@ fn slots_that_a_living_process_took_are_not_free_although_their_lock_is() {
 }
 
 #[test]
-fn what_a_run_left_before_it_was_moved_goes_with_it_and_what_is_anothers_stays() {
+fn where_a_run_lay_is_known_by_what_it_left_there() {
     let (place, folder, slots) = in_file();
     // A copy of the run lies where it lay, or its ranks live.
-    let clear = |run, there: bool| folder::clear_moved(place.path(), run, |_| there);
-    assert!(clear(1, false).is_empty(), "held");
+    let lay = |run, there: bool| folder::former_places(place.path(), run, |_| there);
+    assert!(lay(1, false).is_empty(), "held");
     drop(slots);
     drop(free(&folder));
-    assert!(clear(1, true).is_empty() && clear(2, false).is_empty());
-    assert_eq!(folder.files().unwrap().len(), 1);
+    assert!(lay(1, true).is_empty() && lay(2, false).is_empty());
     // A child that another test is just starting holds the lock until it runs its program.
-    let cleared = (0..1000).map(|_| clear(1, false)).find(|places| !places.is_empty());
-    assert_eq!(cleared.unwrap(), [std::path::PathBuf::from("/runs/a")]);
-    assert_eq!(folder.files().unwrap().len(), 0);
+    let places = (0..1000).map(|_| lay(1, false)).find(|places| !places.is_empty());
+    assert_eq!(places.unwrap(), [std::path::PathBuf::from("/runs/a")]);
+    assert_eq!(folder.files().unwrap().len(), 1);
 }
 
 #[test]

@@ -106,6 +106,13 @@ impl<'a> Record<'a> {
         alive
     }
 
+    /// Whether this step, the ledger's newest, is in a checkpoint that is there, and is the newest
+    /// that anybody knows of.
+    pub(super) fn has_saved(&self, step: u64) -> bool {
+        let folder = self.job.run.join("checkpoints").join(format!("step-{step:08}"));
+        self.step() <= step && self.history.has_saved(step) && (step == 0 || folder.is_dir())
+    }
+
     /// The newest step that was seen.
     pub(super) fn step(&self) -> u64 {
         self.last.as_ref().map_or(0, |last| last.step)

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::config::Point;
+use crate::config::{PlannedFault, Point};
 use crate::data::loader::Loader;
 use crate::engine::memory::expected::Expected;
 use crate::observe::event::{Kind, MemoryForecast};
@@ -174,10 +174,17 @@ impl Record {
         self.keeper.finish(rank, &mut self.journal, why)
     }
 
-    /// Who planned them believes that the run has lived through them.
+    /// Who planned them believes that the run has lived through them. The last checkpoint is still
+    /// to be written.
     fn name_unclaimed_faults(&mut self, rank: &Rank) {
         let injector = Arc::clone(&self.keeper.means.injector);
+        let may_come = |fault: &PlannedFault| {
+            matches!(fault.phase, Some(Point::InSnapshot | Point::InPersist))
+        };
         for (number, fault) in injector.unclaimed() {
+            if may_come(fault) {
+                continue;
+            }
             let fault = serde_json::to_string(fault).unwrap_or_default();
             let message = format!(
                 "planned fault {number} never struck: {fault}; nobody that it means came to its \
