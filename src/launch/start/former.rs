@@ -33,7 +33,7 @@ pub fn remark(job: &Job) -> Option<String> {
     let what: Vec<String> = state.into_iter().chain(copies).collect();
     (!what.is_empty()).then(|| {
         let (left, what) = (left.join(", "), what.join(" and "));
-        format!("this run was on {left} before; {what} stay there until somebody removes them")
+        format!("this run was on {left} before; nobody else removes what it has there: {what}")
     })
 }
 
