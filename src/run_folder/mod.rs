@@ -144,6 +144,12 @@ pub fn has_ended(run: &Path, result: &RunResult) -> bool {
     result.status != Status::JobLost || !is_supervised(run)
 }
 
+/// The ranks that `RANKS_REQUEST` asks for, where a run of so many owners can have them.
+pub fn ranks_asked(text: &[u8], owners: usize) -> Option<u32> {
+    let asked = String::from_utf8_lossy(text).trim().parse::<u32>().ok();
+    asked.filter(|asked| (1..=owners as u32).contains(asked))
+}
+
 /// Why a run cannot live there, if so: its name goes through command lines and JSON. `run_dir` is
 /// absolute.
 pub fn refusal_of_name(run_dir: &Path) -> Option<String> {

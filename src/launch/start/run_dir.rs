@@ -294,9 +294,8 @@ impl RunDir {
         let world = World::newest(&self.path)?.filter(|world| world.attempt >= since_attempt);
         let request = Path::new(RANKS_REQUEST);
         let text = if_there(insist(|| self.storage.read(request)))?.unwrap_or_default();
-        let asked = String::from_utf8_lossy(&text).trim().parse::<u32>().ok();
-        let most = world.as_ref().map_or(0, |world| world.owners.len() as u32);
-        if let Some(asked) = asked.filter(|asked| (1..=most).contains(asked)) {
+        let owners = world.as_ref().map_or(0, |world| world.owners.len());
+        if let Some(asked) = run_folder::ranks_asked(&text, owners) {
             // Asked of an attempt that cannot begin, it is not asked again.
             self.storage.remove(request)?;
             return Ok(Some(asked));

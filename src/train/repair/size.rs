@@ -10,7 +10,7 @@ use crate::config::Every;
 use crate::observe::notice::act_on;
 use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
-use crate::run_folder::{RANKS_REQUEST, RENEW};
+use crate::run_folder::{RANKS_REQUEST, RENEW, ranks_asked};
 
 /// What the writer is to ask for with its next vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,9 +139,7 @@ impl Resizer {
             act_on(&format!("what the run was asked for is not done: {error}; ask again"));
             None
         });
-        let text = text.unwrap_or_default();
-        let asked = String::from_utf8_lossy(&text).trim().parse::<u32>().ok();
-        match asked.filter(|asked| (1..=world.owners.len() as u32).contains(asked)) {
+        match ranks_asked(&text.unwrap_or_default(), world.owners.len()) {
             Some(target) => Wish { target, now: target, asked: true },
             None => {
                 let target = world.target.max(ranks);
