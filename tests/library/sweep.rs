@@ -287,11 +287,12 @@ fn play(seeds: impl Iterator<Item = u64>, ways: &[Way]) -> (Worst, Vec<String>) 
     let (mut worst, mut wrong) = (Worst::new(), Vec::new());
     for seed in seeds {
         let (kind, text, case) = drawn(seed);
-        // A library that ends the process leaves no other word.
-        cuda::said(&format!("shape {seed}"));
         for &way in ways {
-            let found = check(&case, way);
             let (device, name) = (way.0.name(), named(way.1).name());
+            // A library that ends the process leaves no other word.
+            let thread = std::thread::current().id();
+            cuda::said(&format!("shape {seed} on {device} in {name}, {thread:?}"));
+            let found = check(&case, way);
             let (count, most, by) = worst.entry((kind, device, name)).or_default();
             *count += 1;
             if found.worst > *most {

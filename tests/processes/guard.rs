@@ -355,12 +355,12 @@ fn a_replacement_whom_mpirun_does_not_answer_starts_itself_again_and_takes_its_p
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let again = again.first().unwrap_or_else(|| panic!("in {tries} tries mpirun answered first"));
+    let result = result_of(&folder);
+    assert_eq!(result.restarts, [], "{:?}", result.recoveries);
+    assert!(result.recoveries.len() as u64 >= tries, "{:?}", result.recoveries);
     let log = folder.join(format!("logs/attempt-1-pid-{again}.log"));
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.contains("started itself again"), "{log}");
-    let result = result_of(&folder);
-    assert!(result.recoveries.len() as u64 >= tries, "{:?}", result.recoveries);
-    assert_eq!(result.restarts.len(), 0);
     assert_eq!(result.state_sha256, *calm_long());
     assert_audited(&folder);
     assert_nothing_runs(&folder);

@@ -112,13 +112,14 @@ fn all_survivors_go_back_where_a_replacement_takes_over_another_state_and_nobody
     assert_eq!(lost, [2, 2], "it, and the replacement that took its memory over");
 }
 
-/// What was given up lies in the memory of a rank that died before it had given it up; and what a
-/// flawed rank's gradients went into lies with others, alike.
+/// What was given up lies in the memory of a rank that died before it had given it up, and in
+/// checkpoints that it has published; and what a flawed rank's gradients went into lies with
+/// others, alike.
 #[test]
 fn a_restart_does_not_take_up_what_was_given_up_nor_what_only_others_hold_alike() {
     let _turn = alone();
     let (calm, _) = of("3", "three-calm", &[]);
-    let run = |name: &str, flipped: usize, deaths: &[(usize, &str)]| {
+    let run = |name: &str, flipped: usize, deaths: &[(usize, &str)], more: &[&str]| {
         let kills: String = deaths
             .iter()
             .map(|(rank, phase)| {
@@ -129,17 +130,23 @@ fn a_restart_does_not_take_up_what_was_given_up_nor_what_only_others_hold_alike(
             .replace("rank=2", &format!("rank={flipped}"))
             .replace("}]", &format!("}}{kills}]"));
         let restart = r#"recovery.ladder=["restart"]"#;
-        of("3", name, &[restart, EVERY, &flip, "checkpoint.every=10steps"]).0
+        of("3", name, &[&[restart, EVERY, &flip], more].concat()).0
     };
-    for (name, dead) in [("given-up-2", 2), ("given-up-0", 0)] {
-        let result = run(name, 2, &[(dead, "after_vote")]);
-        assert_eq!(
-            (result.state_sha256, result.exact),
-            (calm.state_sha256.clone(), true),
-            "{dead}"
-        );
+    // The checkpoint of step 25 is published before step 30 is compared.
+    let (soon, late) = ("checkpoint.every=5steps", "checkpoint.every=10steps");
+    let off = r#"recovery.resident="off""#;
+    let cases: [(&str, usize, &[&str]); 4] = [
+        ("given-up-2", 2, &[late]),
+        ("given-up-0", 0, &[late]),
+        ("given-up-published", 0, &[soon]),
+        ("given-up-on-disk", 0, &[soon, off]),
+    ];
+    for (name, dead, more) in cases {
+        let result = run(name, 2, &[(dead, "after_vote")], more);
+        let bits = (result.state_sha256, result.exact);
+        assert_eq!(bits, (calm.state_sha256.clone(), true), "{name}");
     }
-    let result = run("only-others", 0, &[(1, "before_load"), (2, "before_load")]);
+    let result = run("only-others", 0, &[(1, "before_load"), (2, "before_load")], &[late]);
     assert!(!result.exact || result.state_sha256 == calm.state_sha256);
 }
 

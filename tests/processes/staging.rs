@@ -62,7 +62,8 @@ impl Share {
     /// Whole copies in the folder of the only run that stages.
     fn copies(&self) -> Vec<PathBuf> {
         let staged = self.staged();
-        let root = staged.iter().find(|path| path.is_dir()).expect("a staging folder");
+        // Its lock is made first.
+        let Some(root) = staged.iter().find(|path| path.is_dir()) else { return Vec::new() };
         let folders = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path());
         let inner = folders.filter(|path| path.is_dir());
         let files = inner.flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten());

@@ -107,7 +107,11 @@ impl Context {
 }
 
 impl Drop for Context {
+    /// One that is lost stays: what cuDNN had made in it was not taken down.
     fn drop(&mut self) {
+        if self.lost.get().is_some() {
+            return;
+        }
         // SAFETY: retained once, and all that was made in it is gone: each part holds the context.
         unsafe { (self.driver().sys().cuDevicePrimaryCtxRelease_v2)(self.device.raw()) };
     }

@@ -176,14 +176,17 @@ impl Staging {
 }
 
 impl Drop for Staging {
-    /// Waits for the device, which may still write into the pages. If it cannot, these stay mapped:
-    /// such a process ends anyway.
+    /// Waits for the device, which may still write into the pages. If it cannot, or does not let go
+    /// of them, these stay mapped: such a process ends anyway.
     fn drop(&mut self) {
         if self.context.synchronize().is_err() {
             return std::mem::forget(self.pages.clone());
         }
         let start = self.pages.span().0.as_ptr().cast();
         // SAFETY: registered by `new`, and the device works on nothing any more.
-        unsafe { (self.context.driver().sys().cuMemHostUnregister)(start) };
+        let status = unsafe { (self.context.driver().sys().cuMemHostUnregister)(start) };
+        if self.context.check("cuMemHostUnregister", status).is_err() {
+            std::mem::forget(self.pages.clone());
+        }
     }
 }

@@ -21,7 +21,7 @@ const SILENCE_FACTOR: u32 = 4;
 const STARVED_FACTOR: u32 = 10;
 
 /// Between two samples nobody lets more time pass, unless the guardian itself was held up: then
-/// the whole node may have been, and what it saw before proves nothing.
+/// the whole node may have been. That time does not count, and no silence before it does.
 pub const JUMP: Duration = Duration::from_millis(500);
 
 /// A learned step limit is so many times the longest of the last steps.
@@ -134,11 +134,13 @@ impl Judge {
 
     /// Takes a sample.
     pub fn on(&mut self, at: Duration, reading: Reading) -> Verdict {
-        let jumped = at.saturating_sub(self.last) > JUMP;
+        let gap = at.saturating_sub(self.last);
         self.last = at;
-        if jumped {
-            (self.beat_at, self.progress_at, self.step_at) = (at, at, at);
-            self.evaluates_since = self.evaluates_since.map(|_| at);
+        if gap > JUMP {
+            self.beat_at = at;
+            let evaluates = self.evaluates_since.as_mut();
+            let counted = [&mut self.progress_at, &mut self.step_at].into_iter().chain(evaluates);
+            counted.for_each(|since| *since += gap);
         }
         if reading.beat != self.beat {
             let silence = at.saturating_sub(self.beat_at);
@@ -395,6 +397,19 @@ mod tests {
         assert_eq!(first(&mut judge, seconds(80.05), seconds(80.9), |_| at_rest()), None);
         let found = first(&mut judge, seconds(80.9), seconds(90.0), |_| at_rest());
         assert!(matches!(found, Some((_, Verdict::Silent(_)))), "{found:?}");
+    }
+
+    #[test]
+    fn a_guardian_that_is_held_up_now_and_then_finds_a_stuck_rank_all_the_same() {
+        let mut judge = practised(LIMITS);
+        let stuck = |at| Reading { progress: 9999, step: 201, ..lively(at, 0.1, 0.05) };
+        let found = (0..20).find_map(|second| {
+            let from = seconds(20.0 + f64::from(second));
+            first(&mut judge, from, from + seconds(0.4), stuck)
+        });
+        let (at, verdict) = found.expect("it is found");
+        assert!(matches!(verdict, Verdict::Stuck(Activity::Step, _)), "{verdict:?}");
+        assert!(at < seconds(20.0) + STEP_LIMIT_MIN * 4, "found after {at:?}");
     }
 
     fn dies(silence: f64, ticker: Option<ThreadState>) -> bool {

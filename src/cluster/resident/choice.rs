@@ -68,8 +68,8 @@ pub fn judge(held: &[Option<Holder>]) -> Majority {
 pub struct Past {
     /// Every rollback: the attempt that began there, and its step.
     pub rollbacks: Vec<(u32, u64)>,
-    /// The newest checkpoint: attempt and step.
-    pub checkpoint: Option<(u32, u64)>,
+    /// Of the newest checkpoint.
+    pub checkpoint: Option<Key>,
     /// The newest known world: attempt, generation, its members.
     pub world: Option<(u32, u32, Vec<u32>)>,
 }
@@ -87,10 +87,10 @@ impl Past {
         {
             return Err(Refusal::RolledBack(*to));
         }
-        if let Some((attempt, step)) = self.checkpoint
-            && (attempt, step) > (key.attempt, key.step)
+        if let Some(newest) = self.checkpoint
+            && newest > key
         {
-            return Err(Refusal::Older(step));
+            return Err(Refusal::Older(newest.step));
         }
         if let Some((attempt, generation, members)) = &self.world {
             let member = header.identity.member;
@@ -164,11 +164,13 @@ mod tests {
 
     #[test]
     fn a_newer_checkpoint_counts_more_and_an_abandoned_one_does_not() {
-        let past = Past { checkpoint: Some((2, 50)), ..Past::default() };
+        let past = Past { checkpoint: Some(key(2, 0, 50)), ..Past::default() };
         assert_eq!(past.check(&header(key(1, 0, 60), 0), None), Err(Refusal::Older(50)));
         assert_eq!(past.check(&header(key(2, 0, 49), 0), None), Err(Refusal::Older(50)));
         assert_eq!(past.check(&header(key(2, 0, 50), 0), None), Ok(()));
         assert_eq!(past.check(&header(key(3, 0, 30), 0), None), Ok(()));
+        // The world went back behind it, and whoever was to remove it died.
+        assert_eq!(past.check(&header(key(2, 1, 20), 0), None), Ok(()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use crate::cluster::resident::Key;
 use crate::data::Normalization;
 use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
@@ -103,6 +104,11 @@ impl FileEntry {
 }
 
 impl Manifest {
+    /// Of the state, among those that lie in memory.
+    pub fn key(&self) -> Key {
+        Key { attempt: self.attempt, generation: self.generation, step: self.step }
+    }
+
     /// For a snapshot whose files are written.
     pub fn of(snapshot: &Snapshot, files: Vec<FileEntry>) -> Self {
         let state = &snapshot.state;

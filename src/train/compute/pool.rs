@@ -37,6 +37,10 @@ pub struct Pool {
     inline: Option<Inline>,
 }
 
+/// As a program's first thread has by default: engines call libraries that were tried on such (one
+/// frame of cuDNN's heuristics takes 122 KiB). Pages that are not touched cost nothing.
+const STACK_BYTES: usize = 8 << 20;
+
 type Inline = Mutex<Worker<dyn Compute + Send>>;
 
 impl Pool {
@@ -44,7 +48,7 @@ impl Pool {
     pub fn start(shared: Shared, workers: usize, hands: usize) -> Result<Self, TrainError> {
         let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
         let start = |name: String, work: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name).spawn(work);
+            let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(work);
             let reason = "cannot start a worker thread: lower train.workers";
             let refuse = |error| TrainError::JobLost(format!("{reason}: {}", explained(error)));
             thread.map_err(refuse)

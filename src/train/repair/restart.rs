@@ -308,7 +308,7 @@ fn past(storage: &dyn Storage) -> Result<(Past, u64), TrainError> {
     });
     let newest = store::published(storage).map_err(unread)?.into_iter().next();
     let checkpoint = match newest.map(|(_, folder)| store::read_manifest(storage, &folder)) {
-        Some(Ok(manifest)) => Some((manifest.attempt, manifest.step)),
+        Some(Ok(manifest)) => Some(manifest.key()),
         Some(Err(error)) if error.is_passing() => return Err(unread(error)),
         Some(Err(_)) | None => None,
     };

@@ -159,6 +159,10 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
         return;
     }
     let place = trainer.rank.place();
+    if trainer.rank.state.position.gone_back > 0 {
+        // Who was to do it when all went back may be among the dead.
+        trainer.record.distrust(trainer.rank.state.position.step);
+    }
     let (status, reason) = (error.status(), error.to_string());
     let status = name_of(&status);
     trainer.record.event(&trainer.rank, Kind::RunEnd { status, reason, state_sha256: None });

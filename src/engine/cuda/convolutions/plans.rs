@@ -1,10 +1,10 @@
 //! The plans that a worker has. A process chooses each once; for every further worker it is made
 //! again from what was kept, which is quicker and cannot come out otherwise.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kintsugi_ffi::cuda::cudnn::Handle;
-use kintsugi_ffi::cuda::{Buffer, Error, Stream};
+use kintsugi_ffi::cuda::{Buffer, Context, Error, Stream};
 
 use super::choice::{Chosen, Planned};
 use super::described::{Convolution, DST, SRC, WEIGHTS};
@@ -21,6 +21,7 @@ static KEPT: Mutex<Vec<(Convolution, Option<String>)>> = Mutex::new(Vec::new());
 /// Plans for one worker's use, on its process's card.
 pub struct Plans {
     handle: Handle,
+    context: Arc<Context>,
     precision: Precision,
     known: Vec<(Convolution, Option<Planned>)>,
 }
@@ -31,8 +32,9 @@ impl Plans {
     /// # Errors
     /// cuDNN does not take this card.
     pub fn new(card: &Card, precision: Precision) -> Result<Self, EngineError> {
-        let handle = Handle::new(&card.cudnn, &card.context)?;
-        Ok(Self { handle, precision, known: Vec::new() })
+        let context = Arc::clone(&card.context);
+        let handle = Handle::new(&card.cudnn, &context)?;
+        Ok(Self { handle, context, precision, known: Vec::new() })
     }
 
     fn made(&self, convolution: &Convolution) -> Result<Option<Planned>, Error> {
@@ -100,6 +102,8 @@ impl Planner for Plans {
             Some(at) => at,
             None => {
                 let made = self.made(&convolution);
+                // As in `execute`: what was lost must not be taken for what cuDNN cannot.
+                let made = made.map_err(|error| self.context.synchronize().err().unwrap_or(error));
                 let made = made.map_err(|error| Refusal(format!("{convolution}: {error}")))?;
                 self.known.push((convolution, made));
                 self.known.len() - 1
