@@ -122,7 +122,12 @@ impl Launch {
 
     /// So many blocks in each of two dimensions.
     pub fn over(self, blocks: [usize; 2]) -> Result<Call, Refusal> {
-        let large = |size| Refusal(format!("{}: {size} is more than a kernel counts", self.kernel));
+        let large = |size| {
+            Refusal(format!(
+                "{}: {size} is more than a kernel counts: raise train.accumulate",
+                self.kernel
+            ))
+        };
         let blocks = blocks.map(|count| i32::try_from(count.max(1)).map_err(|_| large(count)));
         let [x, y] = blocks;
         if let Some(size) = self.too_large {
@@ -137,7 +142,10 @@ impl Launch {
         // The last block's threads are numbered beyond it.
         match i32::try_from(count + THREADS) {
             Ok(_) => self.over([count.div_ceil(THREADS), 1]),
-            Err(_) => Err(Refusal(format!("{}: {count} elements are too many", self.kernel))),
+            Err(_) => Err(Refusal(format!(
+                "{}: {count} elements are too many: raise train.accumulate",
+                self.kernel
+            ))),
         }
     }
 }

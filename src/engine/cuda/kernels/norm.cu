@@ -250,7 +250,8 @@ KERNEL NAME(norm_backward)(const T *x, const T *dy, const float *kept, int relu,
             for (int pixel = p.start + p.row; pixel < p.end; pixel += NORM_PAIRS_AHEAD * p.rows) {
                 struct eight read[NORM_PAIRS_AHEAD], came[NORM_PAIRS_AHEAD];
                 UNROLL for (int k = 0; k < NORM_PAIRS_AHEAD; k++) {
-                    int there = lesser(pixel + k * p.rows, p.end - 1);
+                    /* Behind the end its own: another thread may write over any other. */
+                    int there = pixel + k * p.rows < p.end ? pixel + k * p.rows : pixel;
                     long long at = (long long)there * pitch + p.channel;
                     read[k] = NAME(load8)(x + at);
                     came[k] = NAME(load8)(dy + at);

@@ -17,7 +17,8 @@ pub fn cleared(desc: &Desc, at: At) -> Option<Call> {
 fn over_elements(launch: Launch, count: usize) -> Result<Call, Refusal> {
     // The last block's elements are numbered beyond it.
     let last = count.next_multiple_of(BLOCK_ELEMENTS);
-    i32::try_from(last).map_err(|_| Refusal(format!("{count} elements are too many")))?;
+    i32::try_from(last)
+        .map_err(|_| Refusal(format!("{count} elements are too many: raise train.accumulate")))?;
     launch.ints(&[count]).over([last / BLOCK_ELEMENTS, 1])
 }
 
