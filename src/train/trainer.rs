@@ -173,7 +173,7 @@ impl Trainer {
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
         let now = Outside { seconds, stops };
         let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.lasting.resizer);
-        requests.unsaved = also.unsaved;
+        (requests.unsaved, requests.rewritten) = (also.unsaved, also.rewritten);
         let voted = vote::vote(&mut self.rank, requests, proven)?;
         // All have heard it, or none.
         match proved {
@@ -291,6 +291,18 @@ impl Trainer {
         Ok((resized == Resized::Leaves).then_some(Outcome::Left))
     }
 
+    /// The run's bits are of a set that was written meanwhile: whoever goes on from memory knows.
+    fn doubt_set(&mut self) {
+        self.record.keeper.wait_for_copy();
+        let Rank { state, world, .. } = &mut self.rank;
+        let Some(otherwise) = inexact::rewritten(&mut state.position) else { return };
+        let doubted = state.copy(None);
+        state.put(&doubted, world.generation);
+        if self.rank.is_writer() {
+            self.record.doubted(&self.rank, otherwise);
+        }
+    }
+
     /// The last agreements: the result is written before the last one, so that a writer's death
     /// here is repaired like any other.
     fn finish(&mut self, ending: Ending) -> Result<Outcome, TrainError> {
@@ -298,7 +310,12 @@ impl Trainer {
         let status = ending.status();
         self.record.report_rest(&mut self.rank);
         // Another rank than the writer may be the one that writes those down.
-        self.vote(Ok(()))?;
+        let rewritten = self.exchange.pool().shared.loader.supply().is_rewritten();
+        let ((), asked) =
+            self.vote_and_ask(Requests { rewritten, ..Requests::default() }, Ok(()))?;
+        if asked.rewritten {
+            self.doubt_set();
+        }
         let mut kept = Ok(status);
         if self.rank.is_writer() {
             kept = self.record.finish(&self.rank, status);

@@ -34,17 +34,20 @@ pub struct Requests {
     pub renew: bool,
     /// The weights of the last step are not on disk: the run is not complete.
     pub unsaved: bool,
+    /// A file of the training set was written while the run went on, as a last look has shown.
+    pub rewritten: bool,
 }
 
 impl Requests {
     /// Every request with its bit.
-    fn bits(&mut self) -> [(&mut bool, u32); 6] {
+    fn bits(&mut self) -> [(&mut bool, u32); 7] {
         [
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
             (&mut self.evaluate, 1 << 3),
             (&mut self.resize, 1 << 5),
             (&mut self.renew, 1 << 6),
+            (&mut self.rewritten, 1 << 9),
             (&mut self.unsaved, 1 << 10),
         ]
     }

@@ -169,24 +169,27 @@ fn a_shard_that_is_written_in_mid_run_ends_exactness_and_no_run() {
     let shards = share.0.join("shards");
     pack(&share.set().join("train"), 2, &shards);
     let train = format!("data.train={}", shards.display());
-    // Time for many looks at it.
+    // Time for many looks at it; and nothing of it is read again, which only a last look finds.
     let slow = r#"faults.plan=[{kind="slow", rank=1, step=10, pause="50ms"}]"#;
-    let run = share.0.join("run");
-    let keys = ["train.steps=60", "data.format=tar", &train, slow];
-    let mut running = start(&mut share.command("launch", &run, &keys), LIMIT);
-    wait_for_step(&run, 5, &mut running);
-    let shard = std::fs::File::options().write(true).open(shards.join("train-00.tar")).unwrap();
-    // Nothing is another byte.
-    let bytes = std::fs::read(shards.join("train-00.tar")).unwrap();
-    shard.write_all_at(&bytes, 0).unwrap();
-    let said = running.wait();
-    let result = completed("in place", &run, &said);
-    assert_eq!((result.exact, result.steps), (false, 60), "{}", said.stderr);
-    assert!(
-        said.stderr.contains("lie in a file that was written or touched since"),
-        "{}",
-        said.stderr
-    );
+    let seen = "lie in a file that was written or touched since";
+    let cases = [
+        ("in-place", slow, 5, seen),
+        ("cached", "data.cache=64MiB", 40, "which a look at its end, behind step 60, has shown"),
+    ];
+    for (name, key, step, reason) in cases {
+        let run = share.0.join(name);
+        let keys = ["train.steps=60", "data.format=tar", &train, key];
+        let mut running = start(&mut share.command("launch", &run, &keys), LIMIT);
+        wait_for_step(&run, step, &mut running);
+        let shard = std::fs::File::options().write(true).open(shards.join("train-00.tar")).unwrap();
+        // Nothing is another byte.
+        let bytes = std::fs::read(shards.join("train-00.tar")).unwrap();
+        shard.write_all_at(&bytes, 0).unwrap();
+        let said = running.wait();
+        let result = completed(name, &run, &said);
+        assert_eq!((result.exact, result.steps), (false, 60), "{name}: {}", said.stderr);
+        assert!(said.stderr.contains(reason), "{name}: {}", said.stderr);
+    }
 }
 
 /// The library of `changed.c`; nothing where no compiler is.

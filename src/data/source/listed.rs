@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::data::store::{Stamp, Store};
 
-/// How often a file is looked at while it is read from: what is written and read between the last
-/// two looks at a run's end is not seen.
+/// How often a file is looked at while it is read from. What was read behind the last look is owed
+/// one: at the run's end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What is known of a file since it was listed.
@@ -22,13 +22,16 @@ pub struct ListedFile {
     /// When it was looked at last, in milliseconds of this process; 0: never.
     looked_ms: AtomicU64,
     is_rewritten: AtomicBool,
+    /// It was read from since it was looked at.
+    owes_look: AtomicBool,
 }
 
 impl ListedFile {
     /// As it was when it was listed.
     pub fn of(listed: Stamp) -> Self {
         let (began, looked_ms) = (OnceLock::new(), AtomicU64::new(0));
-        Self { listed, began, looked_ms, is_rewritten: AtomicBool::new(false) }
+        let (is_rewritten, owes_look) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { listed, began, looked_ms, is_rewritten, owes_look }
     }
 
     /// As it was when it was listed.
@@ -49,16 +52,37 @@ impl ListedFile {
     /// Whether it was written since the run began, or another one is read in its place, where this
     /// thread has just read. One that cannot be looked at is as it was, as far as anybody knows.
     pub fn is_rewritten(&self, store: &dyn Store, path: &Path) -> bool {
-        let due = self.began.get().copied().or(self.listed).zip(self.due());
-        if let Some((listed, looked_ms)) = due {
-            match store.is_still(path, listed) {
-                Some(true) => {}
-                Some(false) => self.is_rewritten.store(true, Ordering::Relaxed),
-                // The next one looks.
-                None => self.looked_ms.store(looked_ms, Ordering::Relaxed),
-            }
+        let Some(known) = self.known() else { return false };
+        let Some(looked_ms) = self.due() else {
+            self.owes_look.store(true, Ordering::Release);
+            return self.is_rewritten.load(Ordering::Relaxed);
+        };
+        // Before the look: who reads meanwhile owes another one.
+        self.owes_look.store(false, Ordering::Release);
+        if !self.judge(store.is_still(path, known)) {
+            // The next one looks.
+            self.looked_ms.store(looked_ms, Ordering::Relaxed);
+            self.owes_look.store(true, Ordering::Release);
         }
         self.is_rewritten.load(Ordering::Relaxed)
+    }
+
+    /// The same of all that was read and not looked at since.
+    pub fn settle(&self, store: &dyn Store, path: &Path) -> bool {
+        if let (Some(known), true) = (self.known(), self.owes_look.swap(false, Ordering::AcqRel)) {
+            self.judge(store.was_still(path, known));
+        }
+        self.is_rewritten.load(Ordering::Relaxed)
+    }
+
+    fn known(&self) -> Option<(u64, i64)> {
+        self.began.get().copied().or(self.listed)
+    }
+
+    /// Whether it could be looked at.
+    fn judge(&self, is_still: Option<bool>) -> bool {
+        self.is_rewritten.fetch_or(is_still == Some(false), Ordering::Relaxed);
+        is_still.is_some()
     }
 
     /// When it was looked at last, where that is long enough ago: for one of the threads that ask.

@@ -212,6 +212,10 @@ pub trait Store: Send + Sync {
     fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
         self.stamp(path).ok().flatten().map(|now| now == listed)
     }
+    /// The same of the file from which this process has read, whatever it has read since.
+    fn was_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
+        self.is_still(path, listed)
+    }
 }
 
 /// Size and time of a file, as of [`Store::changed_ns`].

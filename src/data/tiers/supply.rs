@@ -3,6 +3,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use crate::config::{self, CacheSize, Config, Shown, StagingMode};
 use crate::data::Occasion;
@@ -20,6 +22,9 @@ use crate::observe::notice::act_on;
 use super::cache::{self, Cache};
 use super::node_memory::NodeMemory;
 use super::tiered::Tiered;
+
+/// How long the last look at the files of a set may take: its store may be gone by then.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(3);
 
 /// The set, what is nearer of it, and what is counted. Clones share everything.
 #[derive(Clone)]
@@ -91,6 +96,23 @@ impl Supply {
         if let Some(staging) = self.staging.as_ref().filter(|_| !self.keeps) {
             staging.retire();
         }
+    }
+
+    /// Whether a file of many samples was written since the run began, one last look at each that
+    /// was read from. One that does not answer in time is as it was, as far as anybody knows.
+    pub fn is_rewritten(&self) -> bool {
+        let (send, answer) = channel();
+        let set = self.set.clone();
+        let look = move || {
+            let listed = set.source.listed();
+            let settled = listed.iter().map(|(path, file)| file.settle(&*set.store, path));
+            // All of them: who goes on looks again only where it reads.
+            let rewritten = settled.fold(false, |any, one| any | one);
+            // Nobody listens any more where it took too long.
+            let _ = send.send(rewritten);
+        };
+        let begun = std::thread::Builder::new().name("last-look".into()).spawn(look);
+        begun.is_ok() && answer.recv_timeout(LAST_LOOK_MAX).unwrap_or(false)
     }
 
     /// From `step` on this rank computes `owners`, in a world of that generation.

@@ -134,13 +134,20 @@ impl Store for Tiered {
     }
 
     /// The shared store is looked at only where it was read from: it may be gone. What a copy is of
-    /// is known; what is in the cache was looked at when it came there.
+    /// is known; what is in the cache is looked at in the end.
     fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
         match (LAST.get(), &self.staged) {
             (Tier::Shared, _) => self.shared.is_still(path, listed),
             (Tier::Local, Some(folder)) => folder.is_of(path, listed),
             _ => None,
         }
+    }
+
+    /// What a copy is of is known. What was read before there was one was the same file, or the
+    /// copy is not of it.
+    fn was_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
+        let copied = self.staged.as_ref().and_then(|folder| folder.is_of(path, listed));
+        copied.or_else(|| self.shared.is_still(path, listed))
     }
 }
 

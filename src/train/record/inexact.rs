@@ -75,6 +75,20 @@ pub fn altered(position: &mut Position, samples: u64) -> Option<Kind> {
     (was_exact && samples > 0).then_some(Kind::Inexact { reason })
 }
 
+/// A last look at the files of the set has shown that one was written since the run began. What
+/// there is to say, once.
+pub fn rewritten(position: &mut Position) -> Option<Kind> {
+    let was_exact = std::mem::replace(&mut position.exact, false);
+    let reason = format!(
+        "a file of the training set was written or touched while the run went on, which a look at \
+         its end, behind step {}, has shown: what was read of it since the look before is not \
+         known; for equal bits leave the set as it is while a run goes on, and start this one anew \
+         with `launch --fresh`",
+        position.step
+    );
+    was_exact.then_some(Kind::Inexact { reason })
+}
+
 /// A step was committed without an update whose gradients were not finite in another way each time
 /// they were computed. What there is to say, once.
 pub fn wavering(position: &mut Position, wavers: bool) -> Option<Kind> {

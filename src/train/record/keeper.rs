@@ -77,9 +77,9 @@ pub struct Keeper {
     world_next_member: u32,
     writer: Option<Writer>,
     /// The last checkpoint that was begun; none before the first step that is looked at.
-    last: Option<Last>,
+    pub(super) last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
-    published: Option<u64>,
+    pub(super) published: Option<u64>,
     /// Whether a checkpoint is due that the writer has no room for, which was said.
     waits: bool,
     /// Why the newest checkpoint that was begun is not on disk.

@@ -103,6 +103,18 @@ impl Record {
         self.best.forget();
     }
 
+    /// The writer's part where the state at hand turns out to be less than it was taken for: a
+    /// checkpoint that it has begun of it, or that is there, is written anew in the end.
+    pub fn doubted(&mut self, rank: &Rank, otherwise: Kind) {
+        let limit = self.keeper.means.facts.last_limit;
+        let keeper = &mut self.keeper;
+        if keeper.has_begun(rank.state.position.step) {
+            keeper.put_on_disk_within(rank, &mut self.journal, limit);
+        }
+        (keeper.last, keeper.published) = (None, None);
+        self.event(rank, otherwise);
+    }
+
     /// Whether a checkpoint holds all that this rank's memory does.
     pub fn has_saved(&self, rank: &Rank) -> bool {
         self.keeper.has_checkpoint_of(rank.state.position.step)
