@@ -24,7 +24,7 @@ use super::node_memory::NodeMemory;
 use super::tiered::Tiered;
 
 /// How long the last look at the files of a set may take: its store may be gone by then.
-const LAST_LOOK_MAX: Duration = Duration::from_secs(3);
+const LAST_LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// The set, what is nearer of it, and what is counted. Clones share everything.
 #[derive(Clone)]
@@ -101,6 +101,9 @@ impl Supply {
     /// Whether a file of many samples was written since the run began, one last look at each that
     /// was read from. One that does not answer in time is as it was, as far as anybody knows.
     pub fn is_rewritten(&self) -> bool {
+        if self.set.source.listed().is_empty() {
+            return false;
+        }
         let (send, answer) = channel();
         let set = self.set.clone();
         let look = move || {
@@ -112,7 +115,17 @@ impl Supply {
             let _ = send.send(rewritten);
         };
         let begun = std::thread::Builder::new().name("last-look".into()).spawn(look);
-        begun.is_ok() && answer.recv_timeout(LAST_LOOK_MAX).unwrap_or(false)
+        if begun.is_ok()
+            && let Ok(rewritten) = answer.recv_timeout(LAST_LOOK_MAX)
+        {
+            return rewritten;
+        }
+        act_on(&format!(
+            "files of data.train could not be looked at once more within {} s: whether one was \
+             written since it was looked at is not known",
+            LAST_LOOK_MAX.as_secs()
+        ));
+        false
     }
 
     /// From `step` on this rank computes `owners`, in a world of that generation.
