@@ -118,10 +118,6 @@ struct Mending {
     why: String,
 }
 
-fn left_out(loss: &Loss) -> String {
-    format!("node {} is left out: {}", loss.node, loss.why)
-}
-
 struct Supervisor<'a> {
     job: &'a Job,
     scarce: &'a [String],
@@ -351,7 +347,7 @@ impl Supervisor<'_> {
             losses.extend(survived);
         }
         for loss in losses {
-            self.record.record(Kind::Warning { message: left_out(&loss) });
+            self.record.record(Kind::Warning { message: loss.left_out() });
         }
     }
 
@@ -405,6 +401,9 @@ impl Supervisor<'_> {
                 self.lock.check()?;
                 lock_checked = Instant::now();
                 self.record.hear_ranks();
+                if self.record.commits_in_memory() {
+                    sign_of_life = now;
+                }
                 if result_seen.is_none() && self.job.run.result().is_some() {
                     result_seen = Some(now);
                 }
@@ -435,7 +434,7 @@ impl Supervisor<'_> {
             return Some(why);
         }
         for loss in nodes.leave_out() {
-            self.record.warn(&left_out(&loss));
+            self.record.warn(&loss.left_out());
             self.left_out.push(loss);
         }
         self.scaling.show_nodes(self.nodes.as_mut(), &self.record, None);

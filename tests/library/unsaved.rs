@@ -74,6 +74,20 @@ fn a_run_whose_time_is_over_makes_no_further_step_for_its_checkpoint() {
 }
 
 #[test]
+fn a_run_whose_ledger_stays_unwritten_says_so_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("none/ledger"), run.join("ledger.jsonl"))
+        .unwrap();
+    let output = train(&run, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let said = stderr(&output);
+    let last = said.lines().last().unwrap();
+    assert!(last.contains("ledger.jsonl is not whole"), "{said}");
+}
+
+#[test]
 fn a_run_that_wants_no_checkpoints_completes_without() {
     let folder = tempfile::tempdir().unwrap();
     let output = train(folder.path(), &["checkpoint.every=never"]);

@@ -1,5 +1,5 @@
-//! A local disk without room for a run's copies, from the start or from some file on: a small
-//! tmpfs, which only root can mount.
+//! A local disk without room for a run's copies, from the start or from some file on, and a run's
+//! own disk without room for what it tells: a small tmpfs, which only root can mount.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kintsugi::observe::result::RunResult;
 use kintsugi_ffi::process;
 
 use crate::share::Share;
-use crate::support::{Ended, alone, has_completed, run, start};
+use crate::support::{Ended, alone, has_completed, launch, run, start, wait_for_step};
 
 const LIMIT_SECONDS: u64 = 120;
 /// Staging leaves this much of a disk free, and needs little more here.
@@ -41,6 +41,11 @@ impl SmallDisk {
     fn fill(&self) {
         let mut file = std::fs::File::create(self.0.join("somebody's")).unwrap();
         while file.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    /// The opposite of `fill`.
+    fn make_room(&self) {
+        std::fs::remove_file(self.0.join("somebody's")).unwrap();
     }
 
     /// Names that begin as those of staged copies, their folder and their lock.
@@ -121,4 +126,26 @@ fn a_full_local_disk_is_one_warning_and_the_run_goes_on_from_the_shared_store() 
     let bytes = result.data.bytes;
     assert!(bytes.local > 0 && bytes.shared > bytes.local, "both tiers: {bytes:?}");
     assert_eq!(filled.staged(), Vec::<PathBuf>::new(), "nothing is left");
+}
+
+/// Nobody hears of steps meanwhile, for longer than a world may go without any.
+#[test]
+fn a_world_whose_disk_is_full_for_a_while_goes_on() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::new(folder.path().join("disk"), 16 << 10) else { return };
+    let run_dir = disk.0.join("run");
+    let limits = ["recovery.time_limit=6s", "recovery.step_timeout=3s"];
+    let length = ["train.steps=100000000", "train.max_seconds=14"];
+    let quiet = ["checkpoint.every=1h", "evaluation.every=never", "run.ranks=2"];
+    let limit = Duration::from_secs(LIMIT_SECONDS);
+    let keys = [&limits[..], &length, &quiet].concat();
+    let mut running = start(&mut launch(&run_dir, &keys), limit);
+    wait_for_step(&run_dir, 1, &mut running);
+    disk.fill();
+    std::thread::sleep(Duration::from_secs(9));
+    disk.make_room();
+    let (said, result) = completed(&run_dir, running.wait());
+    assert_eq!((result.attempt, result.exact), (1, true), "{said}");
+    assert_eq!((&result.recoveries[..], &result.restarts[..]), (&[][..], &[][..]), "{said}");
 }

@@ -86,7 +86,7 @@ pub(super) fn check(
         return Err(format!("validation {found:?}, without failures {expected:?}"));
     }
     // What a full disk did not take is nowhere.
-    let full = scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. }));
+    let full = scenario.has_full_disk();
     // One that was damaged where it lay may be the best.
     let damaged = scenario.faults.iter().any(|f| matches!(f, scenario::Fault::Damage { .. }));
     let (found, expected) = match damaged {

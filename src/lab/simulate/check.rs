@@ -103,6 +103,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_survivors(played),
         check_starts(scenario, played, &events, marks),
         check_events(&events),
+        check_announced(scenario, played, &events, &entries),
         check_told(scenario, played, &events),
         copies::check(scenario, played, result),
         if scenario.is_free() { rounds::check_computed(played) } else { Ok(()) },
@@ -346,9 +347,29 @@ fn check_events(events: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
+/// Each attempt that committed a step has told before how it began.
+fn check_announced(
+    scenario: &Scenario,
+    played: &Played,
+    events: &[Event],
+    entries: &[Entry],
+) -> Result<(), String> {
+    if scenario.has_full_disk() {
+        return Ok(());
+    }
+    for number in played.attempts.iter().map(|attempt| attempt.number) {
+        let commits = |entry: &Entry| matches!(entry, Entry::Step(line) if line.attempt == number);
+        let begins = |e: &Event| e.attempt == number && matches!(e.kind, Kind::RunStart { .. });
+        if entries.iter().any(commits) && !events.iter().any(begins) {
+            return Err(format!("attempt {number} has steps, and no start"));
+        }
+    }
+    Ok(())
+}
+
 /// Where one process died and the others lived on, its repair is told, once.
 fn check_told(scenario: &Scenario, played: &Played, events: &[Event]) -> Result<(), String> {
-    if scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. })) {
+    if scenario.has_full_disk() {
         return Ok(());
     }
     for attempt in &played.attempts {

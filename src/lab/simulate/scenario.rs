@@ -248,6 +248,11 @@ impl Scenario {
         self.config.train.exchange == ExchangeKind::Asynchronous
     }
 
+    /// Whether its disk is full for a while.
+    pub fn has_full_disk(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::Full { .. }))
+    }
+
     /// The same run without these of its faults.
     pub fn without(&self, spared: &[usize]) -> Self {
         let kept = self.faults.iter().enumerate().filter(|(index, _)| !spared.contains(index));

@@ -170,10 +170,7 @@ impl History {
                 true
             }
             Kind::Step { .. } => {
-                self.committing = true;
-                self.waiting = false;
-                self.forward |= event.step > self.furthest;
-                self.furthest = self.furthest.max(event.step);
+                self.on_commit(event.step);
                 true
             }
             // Long ones are no reason to suspect the world, once they are done.
@@ -183,6 +180,14 @@ impl History {
             }
             _ => false,
         }
+    }
+
+    /// Takes a step of this attempt that was committed, whoever says so.
+    pub fn on_commit(&mut self, step: u64) {
+        self.committing = true;
+        self.waiting = false;
+        self.forward |= step > self.furthest;
+        self.furthest = self.furthest.max(step);
     }
 
     /// The end of mpirun; returns how many attempts in a row did not bring the run forward. One

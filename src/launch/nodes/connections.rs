@@ -69,6 +69,13 @@ pub struct Loss {
     pub silent: bool,
 }
 
+impl Loss {
+    /// What a person is told of a run that goes on without it.
+    pub fn left_out(&self) -> String {
+        format!("node {} is left out: {}", self.node, self.why)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) key: String,

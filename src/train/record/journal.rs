@@ -338,6 +338,14 @@ impl Journal {
             self.settle_events();
             self.metrics.iter_mut().for_each(Metrics::finish);
         }
+        for (name, lacks) in [(EVENTS, !self.events.is_settled()), (LEDGER, !self.has_ledger())] {
+            if lacks {
+                act_on(&format!(
+                    "{name} is not whole: its last lines could not be written before the end, and \
+                     `kintsugi audit` cannot vouch for them"
+                ));
+            }
+        }
         if let Some(progress) = &mut self.progress {
             progress.finish();
         }

@@ -24,6 +24,9 @@ use crate::train::state::process::Process;
 use crate::train::state::{State, arithmetic};
 use crate::train::trainer::Trainer;
 
+/// In the vote on an attempt's beginning: the writer has not written it.
+const UNANNOUNCED: u32 = 1;
+
 /// A rank of the first world of an attempt.
 ///
 /// # Errors
@@ -38,10 +41,31 @@ pub(super) fn initial(
     let (world, own, beginning) = formed.map_err(|error| give_up(around, comm.as_mut(), error))?;
     let mut trainer = trainer(around, comm, world, own, prepared);
     trainer.started();
-    if trainer.rank.is_writer() {
-        announce(around, &mut trainer, beginning)?;
-    }
+    announced(around, &mut trainer, beginning)?;
     Ok(trainer)
+}
+
+/// The writer writes how the attempt begins, and nobody goes on before it has: what a run is made
+/// of stands nowhere else.
+///
+/// # Errors
+/// It could not, or was lost meanwhile.
+fn announced(
+    around: &Surroundings,
+    trainer: &mut Trainer,
+    beginning: Beginning,
+) -> Result<(), TrainError> {
+    let is_writer = trainer.rank.is_writer();
+    let mine = if is_writer { announce(around, trainer, beginning) } else { Ok(()) };
+    // Of a writer that dies before it votes no vote takes the bit away.
+    let vote = if is_writer && mine.is_ok() { 0 } else { UNANNOUNCED };
+    let missing = trainer.rank.comm.agree(vote).flags & UNANNOUNCED != 0;
+    mine?;
+    if missing {
+        let reason = "rank 0 was lost before it had written how this attempt begins";
+        return Err(TrainError::JobLost(reason.into()));
+    }
+    Ok(())
 }
 
 /// The world, this rank's state in it, and what there is to say of both. All ranks make the same
