@@ -57,7 +57,7 @@ fn pictures_after_the_first_ones_take_no_more_memory() {
     }
     for threads in [0, 2] {
         let loader = loader(folder.path(), threads);
-        loader.plan(0, &[0], 0);
+        loader.plan(0, &[0]);
         let mut before = 0;
         for step in 0..12 {
             if step == 5 {

@@ -111,14 +111,14 @@ fn batches_do_not_depend_on_threads_prefetch_or_plan() {
     let plain = take_all(&Loader::new(set.clone(), order.clone(), options(0, 0)), 0..8, 3);
     for (threads, prefetch) in [(1, 1), (2, 4), (3, 2), (2, 0), (0, 3)] {
         let loader = Loader::new(set.clone(), order.clone(), options(threads, prefetch));
-        loader.plan(0, &[0, 1, 2], 0);
+        loader.plan(0, &[0, 1, 2]);
         assert!(take_all(&loader, 0..8, 3) == plain, "{threads} threads, {prefetch} steps ahead");
     }
     // Plans that change on the way, as repairs do.
     let loader = Loader::new(set, order, options(2, 3));
-    loader.plan(0, &[0, 1], 0);
+    loader.plan(0, &[0, 1]);
     for step in 0..8u64 {
-        loader.plan(step, if step % 3 == 1 { &[2] } else { &[0, 2] }, 0);
+        loader.plan(step, if step % 3 == 1 { &[2] } else { &[0, 2] });
         for owner in [2, 0, 1] {
             let expected = &plain[step as usize * 3 + owner as usize];
             assert!(loader.take(step, owner).expect("taken") == *expected, "{step} {owner}");
@@ -131,7 +131,7 @@ fn what_is_taken_balances_with_the_order_in_every_step() {
     let set = synthetic(110);
     let order = Order::new(110, 4, 2, 32).expect("valid");
     let loader = Loader::new(set.clone(), order.clone(), options(2, 2));
-    loader.plan(0, &[0, 1, 2, 3], 0);
+    loader.plan(0, &[0, 1, 2, 3]);
     for step in 0..9 {
         let batches = take_all(&loader, step..step + 1, 4);
         let count = batches.iter().map(|batch| batch.count).sum::<u64>();
@@ -152,7 +152,7 @@ fn several_workers_take_at_once() {
     let order = Order::new(300, 4, 2, 100).expect("valid");
     let plain = take_all(&Loader::new(set.clone(), order.clone(), options(0, 0)), 0..6, 4);
     let loader = Loader::new(set, order, options(1, 2));
-    loader.plan(0, &[0, 1, 2, 3], 0);
+    loader.plan(0, &[0, 1, 2, 3]);
     std::thread::scope(|scope| {
         for owner in 0..4 {
             let (loader, plain) = (&loader, &plain);
@@ -258,7 +258,7 @@ fn bad_images_are_named_once_skipped_and_counted() {
     let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
     let order = Order::new(20, 2, 1, 10).expect("valid");
     let loader = Loader::new(set.clone(), order.clone(), options(2, 2));
-    loader.plan(0, &[0, 1], 0);
+    loader.plan(0, &[0, 1]);
     let mut skipped = 0;
     for step in 0..4 {
         let batches = take_all(&loader, step..step + 1, 2);
@@ -294,7 +294,7 @@ fn a_fatal_bad_image_ends_the_take_that_needs_it_and_names_the_file() {
     let order = Order::new(20, 1, 1, 20).expect("valid");
     let fatal = LoaderOptions { bad_image: BadImage::Fatal, ..options(1, 1) };
     let loader = Loader::new(set.clone(), order, fatal.clone());
-    loader.plan(0, &[0], 0);
+    loader.plan(0, &[0]);
     let text = loader.take(0, 0).expect_err("fatal").to_string();
     assert!(bad.iter().any(|bad| text.contains(bad)), "{text}");
     let evaluation = Evaluation::new(set, &fatal, 1 << 20);
@@ -351,7 +351,7 @@ fn a_dropped_loader_ends_its_threads() {
     let (source, set) = difficult(Duration::from_millis(50));
     let order = Order::new(400, 2, 1, 200).expect("valid");
     let loader = Loader::new(set.clone(), order, options(2, 2));
-    loader.plan(0, &[0, 1], 0);
+    loader.plan(0, &[0, 1]);
     let until = Instant::now() + Duration::from_secs(20);
     while source.reads.load(Ordering::Relaxed) == 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -376,11 +376,11 @@ fn prefetch_bounds_what_is_decoded_ahead() {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(source.reads.load(Ordering::Relaxed), reads);
     };
-    loader.plan(0, &[1, 2], 0);
+    loader.plan(0, &[1, 2]);
     settled(3 * 20);
     loader.take(0, 1).expect("taken");
     settled(3 * 20 + 10);
-    loader.plan(1, &[1, 2], 0);
+    loader.plan(1, &[1, 2]);
     settled(3 * 20 + 20);
 }
 
@@ -389,7 +389,7 @@ fn a_panicking_decoder_is_a_bad_image() {
     let (_, set) = difficult(Duration::ZERO);
     let order = Order::new(400, 1, 1, 400).expect("valid");
     let loader = Loader::new(set, order, options(2, 1));
-    loader.plan(0, &[0], 0);
+    loader.plan(0, &[0]);
     let batch = loader.take(0, 0).expect("skips");
     assert_eq!((batch.count, batch.skipped), (400, 1));
     assert_eq!(loader.skipped(), ["difficult 3"]);

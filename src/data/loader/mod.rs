@@ -164,9 +164,8 @@ impl Loader {
 
     /// From `step` on this rank computes `owners`: drops what was decoded for another plan, keeps
     /// what still fits. A micro-batch of `step` that was taken already is not decoded ahead again.
-    /// `generation`: of the world, for the record.
-    pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
-        self.shared.supply.plan(step, owners, generation);
+    pub fn plan(&self, step: u64, owners: &[u32]) {
+        self.shared.supply.plan(step, owners);
         hold(&self.shared.state).queue.plan(step, owners);
         self.shared.work.notify_all();
     }
@@ -387,7 +386,7 @@ mod tests {
             Loader::new(set, order, options)
         };
         let (alone, crew) = (loader(Threads::Fixed(0)), loader(Threads::Fixed(1)));
-        crew.plan(0, &[0, 1], 0);
+        crew.plan(0, &[0, 1]);
         for (step, active) in [1, 3, 2, 0, 4, 1].into_iter().enumerate() {
             hold(&crew.shared.state).crew = Crew::new(Threads::Fixed(active));
             crew.hire();

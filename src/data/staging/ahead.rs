@@ -119,7 +119,7 @@ fn copy(
     let workers = options.workers.max(1);
     let staging = Staging::start(set, own, Arc::clone(folder), mode, pace, counts, workers);
     let owners: Vec<u32> = (0..order.owners).collect();
-    staging.plan(0, &owners, 0);
+    staging.plan(0, &owners);
     while !staging.wait_for_all(LOOK_EVERY) && !stop.load(Ordering::Relaxed) {
         tell(Stage::Copies(staging.progress()));
     }

@@ -300,7 +300,7 @@ impl Folder {
     ///
     /// # Errors
     /// Either side's.
-    pub fn copy(&self, store: &dyn Store, file: &Path, generation: u32) -> Result<Done, CopyError> {
+    pub fn copy(&self, store: &dyn Store, file: &Path) -> Result<Done, CopyError> {
         let key = Key::of(file);
         let path = key.path(&self.root);
         let ours = |error: io::Error| no_copies(&self.root, &error);
@@ -322,7 +322,7 @@ impl Folder {
                         if self.of_run.is_news(copied) {
                             let made_ns = self.of_run.now();
                             let used = Copied { made_ns, unseen: false, ..copied };
-                            self.enter(file, key, used, generation).map_err(ours)?;
+                            self.enter(file, key, used).map_err(ours)?;
                         }
                         return Ok(Done::Found(copied.bytes));
                     }
@@ -347,7 +347,7 @@ impl Folder {
             let copied = Copied { made_ns: self.of_run.now(), ..copied };
             // Known before anybody reads it.
             self.of_run.gets(key, copied);
-            self.enter(file, key, copied, generation).map_err(ours)?;
+            self.enter(file, key, copied).map_err(ours)?;
             let mut all = self.hashed.write().unwrap_or_else(poisoned);
             all.extend(hashed.map(|hashed| (key, Arc::new(hashed))));
             drop(all);
@@ -371,14 +371,13 @@ impl Folder {
         }
     }
 
-    fn enter(&self, file: &Path, key: Key, copied: Copied, generation: u32) -> io::Result<()> {
+    fn enter(&self, file: &Path, key: Key, copied: Copied) -> io::Result<()> {
         let line = Line {
             file: file.to_string_lossy().into_owned(),
             key,
             bytes: copied.bytes,
             changed_ns: copied.changed_ns,
             xxh3: format!("{:016x}", copied.hash),
-            generation,
             made_ns: copied.made_ns,
         };
         self.manifest.lock().unwrap_or_else(poisoned).append(&line)?;

@@ -52,16 +52,14 @@ impl Hands {
         folder: &Folder,
         pace: &Pace,
         file: &Path,
-        generation: u32,
     ) -> Option<Result<Done, CopyError>> {
         match self {
-            Self::Own => catch_unwind(AssertUnwindSafe(|| {
-                folder.copy(&Paced { store, pace }, file, generation)
-            }))
-            .ok(),
+            Self::Own => {
+                catch_unwind(AssertUnwindSafe(|| folder.copy(&Paced { store, pace }, file))).ok()
+            }
             Self::Porter(porter) => {
                 pace.await_turn();
-                let copied = porter.copy(file, generation);
+                let copied = porter.copy(file);
                 let copied = copied.inspect_err(|error| tracing::warn!("a copy worker: {error}"));
                 if let Ok(Ok(Done::Made(bytes))) = copied {
                     pace.copied(bytes);

@@ -30,8 +30,6 @@ pub struct Line {
     pub changed_ns: Option<i64>,
     /// XXH3-64 of its bytes, in hexadecimal digits.
     pub xxh3: String,
-    /// The generation of the world that copied it.
-    pub generation: u32,
     /// When a run made it, or found it to be of the file and used it: nanoseconds since 1970 by
     /// this node's clock; 0: by an earlier release. `None`: made ahead of a run.
     #[serde(default = "long_ago")]
@@ -118,7 +116,7 @@ mod tests {
         let key = Key::of(Path::new(name));
         let (file, xxh3) = (name.into(), "00ff".into());
         let (changed_ns, made_ns) = (Some(-1), Some(5));
-        Line { file, key, bytes: 3, changed_ns, xxh3, generation: 2, made_ns }
+        Line { file, key, bytes: 3, changed_ns, xxh3, made_ns }
     }
 
     #[test]

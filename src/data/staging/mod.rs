@@ -6,7 +6,7 @@
 //! micro-batch they are there; `pace` gives way. This file has the copy workers.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,6 @@ pub struct Staging {
     mode: StagingMode,
     pace: Pace,
     tally: Arc<Tally>,
-    generation: AtomicU32,
     /// There are no workers: who waits for a micro-batch copies it.
     readers_copy: bool,
     state: Mutex<State>,
@@ -141,7 +140,6 @@ impl Staging {
             mode,
             pace,
             tally,
-            generation: AtomicU32::new(0),
             readers_copy: matches!(workers, Workers::Readers),
             state: Mutex::default(),
             work: Condvar::new(),
@@ -169,12 +167,11 @@ impl Staging {
     }
 
     /// From `step` on this rank computes `owners`.
-    pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
+    pub fn plan(&self, step: u64, owners: &[u32]) {
         let mut state = self.lock();
         if state.stopped.is_some() || (state.serial > 0 && state.owners == owners) {
             return;
         }
-        self.generation.store(generation, Ordering::Relaxed);
         // Others may have copied what is ours now.
         self.folder.catch_up();
         state.serial += 1;
@@ -283,9 +280,8 @@ impl Staging {
 
     /// Copies a file and gives word of it; whether who carried it lives.
     fn carry(&self, hands: &mut Hands, unit: Unit) -> bool {
-        let generation = self.generation.load(Ordering::Relaxed);
         let (store, pace) = (&*self.set.store, &self.pace);
-        let copied = hands.copy(store, &self.folder, pace, &unit.file, generation);
+        let copied = hands.copy(store, &self.folder, pace, &unit.file);
         let mut state = self.lock();
         match copied {
             Some(Ok(Done::Made(bytes))) => {

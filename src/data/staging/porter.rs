@@ -38,14 +38,6 @@ pub struct Charge {
     pub folder: PathBuf,
 }
 
-/// One file to copy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Order {
-    /// Its path, whose bytes need not be text.
-    file: Vec<u8>,
-    generation: u32,
-}
-
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -137,9 +129,9 @@ impl Porter {
     ///
     /// # Errors
     /// It is dead, or does not answer. What it was doing may be half done.
-    pub fn copy(&mut self, file: &Path, generation: u32) -> io::Result<Result<Done, CopyError>> {
-        let file = file.as_os_str().as_bytes().to_vec();
-        send(&mut self.orders, &Order { file, generation })?;
+    pub fn copy(&mut self, file: &Path) -> io::Result<Result<Done, CopyError>> {
+        // Its path, whose bytes need not be text.
+        send(&mut self.orders, &file.as_os_str().as_bytes())?;
         let answer: Option<Answer> = receive(&mut self.answers)?;
         answer.map(Into::into).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
@@ -185,9 +177,8 @@ pub fn serve(orders: &mut impl BufRead, answers: &mut impl Write) -> io::Result<
     let folder = Folder::open(&folder)
         .map_err(|error| io::Error::new(error.kind(), format!("{place}: {error}")))?
         .of_a_run();
-    while let Some(Order { file, generation }) = receive(orders)? {
-        let file = Path::new(OsStr::from_bytes(&file));
-        let answer = Answer::from(folder.copy(&*store, file, generation));
+    while let Some(file) = receive::<Vec<u8>>(orders)? {
+        let answer = Answer::from(folder.copy(&*store, Path::new(OsStr::from_bytes(&file))));
         send(answers, &answer)?;
     }
     Ok(())
@@ -211,9 +202,9 @@ mod tests {
         let mut porter = Porter::over(ours, None).expect("connected");
         let charge = Charge { data: Data::default(), folder: folder.clone() };
         porter.charge(&charge).expect("told");
-        assert_eq!(porter.copy(&file, 3).expect("lives"), Ok(Done::Made(100)));
-        assert_eq!(porter.copy(&file, 3).expect("lives"), Ok(Done::Found(100)));
-        let absent = porter.copy(&root.path().join("b.jpg"), 3).expect("lives");
+        assert_eq!(porter.copy(&file).expect("lives"), Ok(Done::Made(100)));
+        assert_eq!(porter.copy(&file).expect("lives"), Ok(Done::Found(100)));
+        let absent = porter.copy(&root.path().join("b.jpg")).expect("lives");
         assert!(matches!(absent, Err(CopyError::Source(_))), "{absent:?}");
         drop(porter);
         works.join().expect("no panic").expect("an end of orders is no error");
@@ -222,6 +213,6 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("connected");
         let mut porter = Porter::over(ours, None).expect("connected");
         drop(theirs);
-        assert!(porter.charge(&charge).is_err() || porter.copy(&file, 3).is_err());
+        assert!(porter.charge(&charge).is_err() || porter.copy(&file).is_err());
     }
 }

@@ -133,7 +133,7 @@ fn is_whole(staging: &Staging) -> bool {
 #[test]
 fn files_are_copied_in_the_order_of_their_use_and_open_the_way_by_micro_batch() {
     let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 1);
-    staging.plan(0, &[0, 2], 0);
+    staging.plan(0, &[0, 2]);
     assert!(!staging.wait(0, 0, NOW));
     store.let_through(2);
     assert!(staging.wait(0, 0, LONG), "owner 0 has two samples a step");
@@ -155,7 +155,7 @@ fn files_are_copied_in_the_order_of_their_use_and_open_the_way_by_micro_batch() 
 #[test]
 fn before_training_means_that_nothing_passes_until_all_is_there() {
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 3);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(FILES - 1);
     assert!(!staging.wait(0, 0, Duration::from_millis(50)));
     store.let_through(1);
@@ -165,11 +165,11 @@ fn before_training_means_that_nothing_passes_until_all_is_there() {
 #[test]
 fn another_ranks_owners_are_copied_from_the_step_at_hand_and_what_is_there_is_not_again() {
     let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 1);
-    staging.plan(0, &[0], 0);
+    staging.plan(0, &[0]);
     store.let_through(FILES);
     assert!(staging.wait(50, 0, LONG));
     let before = store.fetched.lock().unwrap().len();
-    staging.plan(2, &[0, 1], 1);
+    staging.plan(2, &[0, 1]);
     assert!(staging.wait(50, 1, LONG));
     let fetched = store.fetched.lock().unwrap()[before..].to_vec();
     assert_eq!(fetched.len(), 8);
@@ -180,7 +180,7 @@ fn another_ranks_owners_are_copied_from_the_step_at_hand_and_what_is_there_is_no
 #[test]
 fn a_later_start_on_the_same_node_copies_nothing_twice() {
     let Stand { store, staging, place, .. } = stand(StagingMode::During, 1);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(10);
     while store.fetched.lock().unwrap().len() < 10 {
         std::thread::yield_now();
@@ -194,7 +194,7 @@ fn a_later_start_on_the_same_node_copies_nothing_twice() {
     store.let_through(FILES);
     closes.join().expect("no panic");
     let Stand { store, staging, place: _kept, .. } = begin(StagingMode::During, 1, place);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(FILES);
     assert!(staging.wait(50, 2, LONG));
     assert!(store.fetched.lock().unwrap().len() <= (FILES - 9) as usize);
@@ -204,12 +204,12 @@ fn a_later_start_on_the_same_node_copies_nothing_twice() {
 fn a_worker_that_dies_leaves_its_file_to_the_others_and_the_last_one_opens_the_way() {
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::During, 2);
     store.panics.store(1, Ordering::Relaxed);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(FILES + 1);
     assert!(staging.wait(50, 0, LONG) && staging.progress().files == FILES);
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 2);
     store.panics.store(2, Ordering::Relaxed);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(2);
     assert!(staging.wait(0, 0, LONG), "training reads the shared store");
 }
@@ -218,7 +218,7 @@ fn a_worker_that_dies_leaves_its_file_to_the_others_and_the_last_one_opens_the_w
 fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     let Stand { store, staging, place, .. } = stand(StagingMode::During, 1);
     std::fs::remove_dir_all(root(&place)).expect("removed");
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     store.let_through(FILES);
     assert!(staging.wait(3, 2, LONG) && is_whole(&staging));
     let (empty, place) = (Arc::new(MemoryStore::default()), tempfile::tempdir().expect("folder"));
@@ -228,7 +228,7 @@ fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
     let mode = StagingMode::Before;
     let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 1);
-    staging.plan(0, &[0], 0);
+    staging.plan(0, &[0]);
     assert!(staging.wait(0, 0, LONG) && staging.progress().bytes == 0);
 }
 
@@ -273,7 +273,7 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
         let tally = Arc::new(Tally::default());
         let own = Arc::clone(&tally);
         let staging = Staging::start(set, order.clone(), folder, mode, pace, own, workers);
-        staging.plan(0, &[0, 1, 2], 0);
+        staging.plan(0, &[0, 1, 2]);
         assert!(!staging.wait(0, 0, NOW));
         store.let_through(2);
         while store.fetched.lock().unwrap().len() < 2 {
@@ -311,7 +311,7 @@ fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
     let (mode, pace) = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
     let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 2);
-    staging.plan(0, &[0, 1, 2], 0);
+    staging.plan(0, &[0, 1, 2]);
     assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!((staging.progress().files, staging.progress().bytes), (3, 4));
 }
@@ -320,7 +320,7 @@ fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
 fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
     let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 0);
     store.let_through(FILES);
-    staging.plan(0, &[0, 2], 0);
+    staging.plan(0, &[0, 2]);
     assert!(!lets(&staging, 0, 0) && staging.wait(0, 0, NOW));
     let first: Vec<PathBuf> = order.owner_samples(0, 0).into_iter().map(name).collect();
     assert_eq!(*store.fetched.lock().unwrap(), first);
@@ -329,7 +329,7 @@ fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
     assert_eq!(store.fetched.lock().unwrap().len(), 16);
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 0);
     store.let_through(FILES);
-    staging.plan(0, &[1], 0);
+    staging.plan(0, &[1]);
     assert!(staging.wait(0, 1, NOW) && is_whole(&staging));
     assert_eq!(store.fetched.lock().unwrap().len(), 8);
 }
@@ -337,7 +337,7 @@ fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
 #[test]
 fn closing_holds_nobody_up() {
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 1);
-    staging.plan(0, &[0], 0);
+    staging.plan(0, &[0]);
     let own = Arc::clone(&staging);
     let waits = std::thread::spawn(move || own.wait(0, 0, LONG));
     store.let_through(1);
@@ -354,7 +354,7 @@ fn a_set_that_has_no_room_is_not_staged() {
     let (mode, pace) = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
     let staging = Staging::start(set, order, folder, mode, pace, Arc::default(), 1);
-    staging.plan(0, &[0], 0);
+    staging.plan(0, &[0]);
     assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!(staging.progress().files, 0);
 }

@@ -128,10 +128,10 @@ impl Supply {
         false
     }
 
-    /// From `step` on this rank computes `owners`, in a world of that generation.
-    pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
+    /// From `step` on this rank computes `owners`.
+    pub fn plan(&self, step: u64, owners: &[u32]) {
         if let Some(staging) = &self.staging {
-            staging.plan(step, owners, generation);
+            staging.plan(step, owners);
         }
     }
 }

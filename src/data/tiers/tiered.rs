@@ -170,11 +170,11 @@ mod tests {
         shared.fetch(&range, &mut Vec::new()).expect("read");
         let folder = |name: &str| Arc::new(Folder::open(&path(name)).expect("opened"));
         let (before, after) = (folder("before"), folder("after"));
-        before.copy(&Direct::default(), &shard, 0).expect("copied");
+        before.copy(&Direct::default(), &shard).expect("copied");
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::write(path("new"), b"other").expect("written");
         std::fs::rename(path("new"), &shard).expect("replaced");
-        after.copy(&Direct::default(), &shard, 0).expect("copied");
+        after.copy(&Direct::default(), &shard).expect("copied");
         let tiers = |cache: Option<Arc<Cache>>, staged| {
             let store: Arc<dyn Store> = shared.clone();
             Tiered::new(store, cache, staged, Arc::default(), Arc::default())

@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
         if let Some(memory) = &loader.supply().memory {
             memory.plan(owners, &self.world.owners_beside(self.comm.rank()));
         }
-        loader.plan(step, owners, self.world.generation);
+        loader.plan(step, owners);
     }
 
     /// What ends a wait for this rank's workers: a rank is known to be dead.

@@ -46,7 +46,7 @@ fn a_picture_that_was_cut_since_it_was_listed_is_bad_and_another_one() {
     let whole = fs::read(root.path().join("a/0.jpg")).expect("read");
     fs::write(root.path().join("a/0.jpg"), &whole[..whole.len() / 2]).expect("written");
     let loader = Loader::new(set.clone(), Order::new(20, 1, 1, 20).expect("valid"), options(1, 1));
-    loader.plan(0, &[0], 0);
+    loader.plan(0, &[0]);
     let batch = loader.take(0, 0).expect("skips");
     let found = |batch: &Batch| (batch.count, batch.skipped, batch.altered);
     assert_eq!(

@@ -23,14 +23,14 @@ fn a_copy_is_used_by_whoever_opens_the_folder_later() {
     let root = place.path().join("stage");
     let folder = Folder::open(&root).expect("opened");
     assert_eq!(fetch(&folder, "/set/a.jpg").0, Found::Not);
-    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(Done::Made(5)));
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg")), Ok(Done::Made(5)));
     assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     let other = Folder::open(&root).expect("opened");
     assert_eq!(fetch(&other, "/set/a.jpg").0, Found::Not, "it has not been compared yet");
-    let again = other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 1);
+    let again = other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"));
     assert_eq!(again, Ok(Done::Found(5)));
     assert_eq!(fetch(&other, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
-    other.copy(&store(), Path::new("/set/many.bin"), 1).expect("copied");
+    other.copy(&store(), Path::new("/set/many.bin")).expect("copied");
     folder.catch_up();
     let mut bytes = Vec::new();
     let part = Location::range(Path::new("/set/many.bin"), 3, 4);
@@ -46,7 +46,7 @@ fn a_copy_whose_file_has_changed_since_at_its_length_is_made_again() {
     let later = |done: Done, bytes: &[u8]| {
         let folder = Folder::open(&root).expect("opened");
         assert_eq!(fetch(&folder, name).0, Found::Not);
-        assert_eq!(folder.copy(&store, &file, 0), Ok(done));
+        assert_eq!(folder.copy(&store, &file), Ok(done));
         assert_eq!(fetch(&folder, name), (Found::Here, bytes.to_vec()));
     };
     let write = |bytes: &[u8], seconds: u64| {
@@ -71,18 +71,18 @@ fn a_copy_that_changed_is_forgotten_and_can_be_made_again() {
     let root = place.path().join("stage");
     let folder = Folder::open(&root).expect("opened");
     for (name, damage) in [("/set/a.jpg", &b"fi"[..]), ("/set/b.jpg", b"secOnd")] {
-        folder.copy(&store(), Path::new(name), 0).expect("copied");
+        folder.copy(&store(), Path::new(name)).expect("copied");
         fs::write(Key::of(Path::new(name)).path(&root), damage).expect("written");
         assert!(matches!(fetch(&folder, name).0, Found::Damaged(_)), "{name}");
         assert_eq!(fetch(&folder, name).0, Found::Not);
-        folder.copy(&store(), Path::new(name), 0).expect("copied");
+        folder.copy(&store(), Path::new(name)).expect("copied");
         assert_eq!(fetch(&folder, name).0, Found::Here);
     }
     let many = Path::new("/set/many.bin");
-    folder.copy(&store(), many, 0).expect("copied");
+    folder.copy(&store(), many).expect("copied");
     fs::write(Key::of(many).path(&root), b"0123456780").expect("written");
     let later = Folder::open(&root).expect("opened");
-    assert_eq!(later.copy(&store(), many, 0), Ok(Done::Found(10)));
+    assert_eq!(later.copy(&store(), many), Ok(Done::Found(10)));
     let mut bytes = Vec::new();
     let found = later.fetch(&Location::range(many, 0, 2), &mut bytes);
     assert_eq!(found, Found::Damaged("its bytes have changed".into()));
@@ -95,7 +95,7 @@ fn every_read_of_a_part_of_a_copy_is_checked_whenever_it_was_damaged() {
     store.put("/set/large.bin", whole.clone());
     let (folder, large) =
         (Folder::open(place.path()).expect("opened"), Path::new("/set/large.bin"));
-    folder.copy(&store, large, 0).expect("copied");
+    folder.copy(&store, large).expect("copied");
     let read = |offset: usize, length: usize| {
         let (mut bytes, part) = (vec![1; 9], Location::range(large, offset as u64, length as u64));
         (folder.fetch(&part, &mut bytes), bytes)
@@ -124,24 +124,24 @@ fn a_file_that_becomes_another_while_its_run_goes_on_is_known_and_one_before_it_
         std::thread::sleep(std::time::Duration::from_millis(30));
         fs::write(&file, bytes).expect("written");
     };
-    let copied = |folder: Folder, generation| {
-        folder.copy(&store, &file, generation).expect("copied");
+    let copied = |folder: Folder| {
+        folder.copy(&store, &file).expect("copied");
         folder
     };
     let opened = |occasion| Folder::open(&root).expect("opened").opened_for(occasion);
     write(b"ahead");
-    copied(Folder::open(&root).expect("opened"), 0);
+    copied(Folder::open(&root).expect("opened"));
     write(b"first");
     let begins = opened(Occasion::Begins);
-    let joins = copied(opened(Occasion::Joins), 1);
+    let joins = copied(opened(Occasion::Joins));
     begins.catch_up();
     let early = [&begins, &joins].map(|folder| folder.is_rewritten(&file));
     assert_eq!(early, [false; 2], "it was copied ahead of the run, and not used");
     drop(joins);
     write(b"first");
-    assert!(!copied(opened(Occasion::Joins), 1).is_rewritten(&file), "touched, and the same");
+    assert!(!copied(opened(Occasion::Joins)).is_rewritten(&file), "touched, and the same");
     write(b"other");
-    let joins = copied(opened(Occasion::Joins), 1);
+    let joins = copied(opened(Occasion::Joins));
     begins.catch_up();
     // Whoever made it, whoever learns of it, whoever comes later.
     let goes_on = opened(Occasion::GoesOn);
@@ -149,7 +149,7 @@ fn a_file_that_becomes_another_while_its_run_goes_on_is_known_and_one_before_it_
     // Another run begins, with the copies of this one.
     drop((begins, joins, goes_on));
     write(b"mended");
-    assert!(!copied(opened(Occasion::Begins), 0).is_rewritten(&file));
+    assert!(!copied(opened(Occasion::Begins)).is_rewritten(&file));
     assert!(!opened(Occasion::GoesOn).is_rewritten(&file));
 }
 
@@ -159,7 +159,7 @@ fn a_copy_that_a_run_took_unseen_or_had_in_an_earlier_release_counts_as_used() {
     let (root, file) = (place.path().join("stage"), place.path().join("a.jpg"));
     let store = Direct::default();
     let copied = |folder: Folder| {
-        folder.copy(&store, &file, 0).expect("copied");
+        folder.copy(&store, &file).expect("copied");
         folder
     };
     let opened = |occasion| Folder::open(&root).expect("opened").opened_for(occasion);
@@ -192,7 +192,7 @@ fn what_a_killed_writer_left_is_written_again_from_its_start() {
     let mut part = path.into_os_string();
     part.push(".part");
     fs::write(&part, b"much longer than the file itself").expect("written");
-    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(Done::Made(5)));
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg")), Ok(Done::Made(5)));
     assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     assert!(!Path::new(&part).exists());
 }
@@ -206,13 +206,12 @@ fn a_copy_that_another_process_is_making_is_waited_for() {
     fs::create_dir(path.parent().expect("below the root")).expect("made");
     let part = Unfinished::open(&path, COPY_MODE).expect("locked");
     std::thread::scope(|scope| {
-        let waits =
-            scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 0));
+        let waits = scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg")));
         let copied = write(&store(), Path::new("/set/a.jpg"), &part.file);
         let (copied, _) = copied.expect("copied");
         fs::rename(&part.path, &path).expect("renamed");
         other
-            .enter(Path::new("/set/a.jpg"), Key::of(Path::new("/set/a.jpg")), copied, 0)
+            .enter(Path::new("/set/a.jpg"), Key::of(Path::new("/set/a.jpg")), copied)
             .expect("entered");
         drop(part);
         assert_eq!(waits.join().expect("no panic"), Ok(Done::Found(5)), "it read nothing itself");
@@ -224,10 +223,10 @@ fn each_side_of_a_copy_has_its_own_errors() {
     let place = tempfile::tempdir().expect("temporary folder");
     let root = place.path().join("stage");
     let folder = Folder::open(&root).expect("opened");
-    let missing = folder.copy(&store(), Path::new("/set/none.jpg"), 0);
+    let missing = folder.copy(&store(), Path::new("/set/none.jpg"));
     assert!(matches!(missing, Err(CopyError::Source(_))), "{missing:?}");
     fs::remove_dir_all(&root).expect("removed");
-    let removed = folder.copy(&store(), Path::new("/set/a.jpg"), 0);
+    let removed = folder.copy(&store(), Path::new("/set/a.jpg"));
     assert!(matches!(removed, Err(CopyError::Folder(_))), "{removed:?}");
 }
 
