@@ -29,7 +29,7 @@ mod pool;
 
 pub use arguments::{JoinArguments, JoinSyntax};
 pub use join::JoinPoint;
-use join::{Limits, Merged, Survivor};
+use join::{Merged, Survivor};
 use pool::Spares;
 
 /// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
@@ -143,8 +143,7 @@ impl MpiComm {
     /// How this process takes part in bringing others in, for the next time of this world.
     fn next_join(&mut self) -> Survivor<'_> {
         self.joins += 1;
-        let (comm, rank, limits) = (&self.comm, self.rank, Limits::default());
-        Survivor { comm, rank, attempt_of_join: self.joins, limits }
+        Survivor { comm: &self.comm, rank: self.rank, attempt_of_join: self.joins }
     }
 }
 

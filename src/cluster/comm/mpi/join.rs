@@ -24,24 +24,14 @@ const SPARE_SLOTS: usize = 16;
 /// Longest life of a process that has not become a member.
 const JOIN_SECONDS_MAX: u32 = 15;
 
-/// Bounds of one attempt to bring replacements in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// `MPI_Comm_spawn` on the leader, which dies after it: the runtime waits for ever for a child
-    /// that died before it called MPI_Init.
-    pub spawn_seconds: u32,
-    /// From the return of spawn to every hello. The news of a death that comes before the runtime
-    /// introduced the process is lost, so silence is all there is.
-    pub hello: Duration,
-    /// The whole attempt, on every survivor.
-    pub attempt_seconds: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { spawn_seconds: 10, hello: Duration::from_millis(2500), attempt_seconds: 30 }
-    }
-}
+/// `MPI_Comm_spawn` on the leader, which dies after it: the runtime waits for ever for a child that
+/// died before it called MPI_Init.
+const SPAWN_SECONDS_MAX: u32 = 10;
+/// From the return of spawn to every hello. The news of a death that comes before the runtime
+/// introduced the process is lost, so silence is all there is.
+const HELLO_MAX: Duration = Duration::from_millis(2500);
+/// A whole attempt to bring replacements in, on every survivor.
+const ATTEMPT_SECONDS_MAX: u32 = 30;
 
 /// Where a replacement stands (fault injection).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +126,6 @@ pub(super) struct Survivor<'a> {
     pub rank: usize,
     /// Which attempt of this world to bring somebody in, from 1.
     pub attempt_of_join: u32,
-    pub limits: Limits,
 }
 
 /// The old members and the new ones.
@@ -196,7 +185,7 @@ pub(super) fn spawn_and_merge(
     request: &SpawnRequest,
     reached: &mut dyn FnMut(Point),
 ) -> Result<Merged, SpawnError> {
-    let _watchdog = Watchdog::arm(survivor.limits.attempt_seconds);
+    let _watchdog = Watchdog::arm(ATTEMPT_SECONDS_MAX);
     let survivors = survivor.comm;
     let hosts = survivors.all_gather(&[host_number()]);
     if hosts.is_err() {
@@ -242,7 +231,7 @@ fn spawn(
     request: &SpawnRequest,
     hosts: &[u64],
 ) -> Result<Option<Newcomers>, Born> {
-    let (count, limits) = (request.lost.len(), &leader.limits);
+    let count = request.lost.len();
     let join = JoinArguments {
         attempt_of_join: leader.attempt_of_join,
         ranks: request.lost.clone(),
@@ -255,12 +244,12 @@ fn spawn(
     let refused = |error| Born { started: false, error };
     let program = program().map_err(refused)?;
     os::die_after(
-        limits.spawn_seconds,
+        SPAWN_SECONDS_MAX,
         "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
     );
     let inter = mpi::spawn(&program, &arguments, count, host.as_deref()).map_err(refused)?;
-    os::alarm(limits.attempt_seconds);
-    let (pids, heard) = hear(&inter, count, limits.hello);
+    os::alarm(ATTEMPT_SECONDS_MAX);
+    let (pids, heard) = hear(&inter, count, HELLO_MAX);
     let merged = heard.and_then(|()| inter.merge_low().map_err(Born::stillborn));
     match merged {
         Ok(merged) => Ok(Some(Newcomers { merged, pids })),
