@@ -25,7 +25,8 @@ pub mod beside;
 mod received;
 pub mod synchronous;
 
-/// How often the start of the workers is looked at, after a repair.
+/// Longest wait for this rank's own workers to begin, after a repair, and how often it looks.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 const POLL_BEGIN: Duration = Duration::from_micros(200);
 
 /// What an exchange works on.
@@ -40,8 +41,6 @@ pub struct Context<'a> {
     pub process: &'a Process,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// Longest wait for this rank's own workers to begin.
-    pub begin_limit: Duration,
     /// In the first step after a repair: when it was finished.
     pub repaired_at: Option<Duration>,
 }
@@ -55,7 +54,6 @@ impl<'a> Context<'a> {
             state: &mut rank.state,
             process: &rank.process,
             clock: rank.clock.as_ref(),
-            begin_limit: rank.plan.begin_limit,
             repaired_at,
         }
     }
@@ -131,7 +129,7 @@ pub fn measure_begin(
     begun_before: u64,
 ) -> Result<Option<f64>, TrainError> {
     let Some(repaired_at) = context.repaired_at else { return Ok(None) };
-    let limit = context.clock.now() + context.begin_limit;
+    let limit = context.clock.now() + BEGIN_LIMIT;
     while pool.begun() == begun_before && context.clock.now() < limit {
         // Storage may keep a worker waiting: a death meanwhile is answered at once.
         if let Some(end) = pool.failure().or_else(|| context.lost_rank()) {

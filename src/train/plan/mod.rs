@@ -14,9 +14,6 @@ pub mod facts;
 pub use arguments::{Staff, TrainArguments};
 pub use facts::{About, Facts};
 
-/// Longest wait for this rank's own workers to begin, after a repair.
-const BEGIN_LIMIT: Duration = Duration::from_secs(30);
-
 /// What a run is to do: constants of this start.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -38,8 +35,6 @@ pub struct Plan {
     pub validation_samples: u64,
     /// Validation samples per part.
     pub evaluation_batch: u64,
-    /// Longest wait for this rank's workers to begin.
-    pub begin_limit: Duration,
     /// `recovery.replace_slow`.
     pub replaces_slow: bool,
     /// The ladder.
@@ -83,7 +78,6 @@ impl Plan {
             patience_evaluations: config.train.patience.map(u64::from),
             validation_samples,
             evaluation_batch: u64::from(config.evaluation.batch.max(1)),
-            begin_limit: BEGIN_LIMIT,
             replaces_slow: config.recovery.replace_slow,
             policy: policy(config),
             renews: renews(config),
