@@ -12,10 +12,8 @@ use crate::train::state::rank::Rank;
 /// Bit 0 of the vote. The other bits carry requests, inverted: an agreement is an AND, so a rank
 /// clears a bit to ask.
 const COMMIT: u32 = 1;
-/// Cleared by a rank that no repair can help.
-const NOT_BROKEN: u32 = 1 << 4;
-/// Cleared, from here on, by the kind of failure that no repair can help.
-const FAILURES: u32 = 11;
+/// Cleared, from here on, by a rank that no repair can help: which kind of failure it met.
+const FAILURES: u32 = 8;
 const ALL: u32 = (1 << (FAILURES + Failure::ALL.len() as u32)) - 1;
 
 /// What a rank asks of all others with its vote, and what all were asked. It counts only in a step
@@ -45,10 +43,10 @@ impl Requests {
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
             (&mut self.evaluate, 1 << 3),
-            (&mut self.resize, 1 << 5),
-            (&mut self.renew, 1 << 6),
-            (&mut self.rewritten, 1 << 9),
-            (&mut self.unsaved, 1 << 10),
+            (&mut self.resize, 1 << 4),
+            (&mut self.renew, 1 << 5),
+            (&mut self.rewritten, 1 << 6),
+            (&mut self.unsaved, 1 << 7),
         ]
     }
 
@@ -92,7 +90,7 @@ fn to_flags(ballot: Ballot, requests: Requests) -> u32 {
     match ballot {
         Ballot::Yes => flags,
         Ballot::No => flags & !COMMIT,
-        Ballot::Broken(failure) => flags & !COMMIT & !NOT_BROKEN & !bit(failure),
+        Ballot::Broken(failure) => flags & !COMMIT & !bit(failure),
     }
 }
 
@@ -102,12 +100,11 @@ fn bit(failure: Failure) -> u32 {
 
 fn decide(agreement: Agreement) -> Decision {
     if agreement.committed() {
-        Decision::Commit(Requests::from_flags(agreement.flags))
-    } else if agreement.flags & NOT_BROKEN == 0 {
-        let met = |failure: &Failure| agreement.flags & bit(*failure) == 0;
-        Decision::End(Failure::ALL.into_iter().find(met).unwrap_or(Failure::Internal))
-    } else {
-        Decision::Repair(agreement.outcome.err().unwrap_or(CommError::ProcFailed))
+        return Decision::Commit(Requests::from_flags(agreement.flags));
+    }
+    match Failure::ALL.into_iter().find(|failure| agreement.flags & bit(*failure) == 0) {
+        Some(met) => Decision::End(met),
+        None => Decision::Repair(agreement.outcome.err().unwrap_or(CommError::ProcFailed)),
     }
 }
 
@@ -189,9 +186,9 @@ mod tests {
     #[test]
     fn every_flag_has_its_bit() {
         let ours = |ballot, requests| to_flags(ballot, requests);
-        assert_eq!(ours(Ballot::Yes, Requests::default()), 0b1_1111_1111_1111_1111);
+        assert_eq!(ours(Ballot::Yes, Requests::default()), 0b11_1111_1111_1111);
         let stop = Requests { stop: true, ..Requests::default() };
         let flags = ours(Ballot::Broken(Failure::StorageLost), stop);
-        assert_eq!(flags, 0b1_1011_1111_1110_1100);
+        assert_eq!(flags, 0b11_0111_1111_1100);
     }
 }
