@@ -1,5 +1,6 @@
 //! What is known of a run: its world, its events and its result, and how `status` says so.
 
+use std::borrow::Borrow;
 use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -116,15 +117,15 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> io::Result<Report> {
         .unwrap_or(0),
         seconds: last.map_or(0.0, |event| event.seconds),
         last_event_seconds_ago: ago,
-        loss: of_newest(&standing, |kind| match kind {
+        loss: newest(&standing, |kind| match kind {
             Kind::Step { loss, .. } => Some(*loss),
             _ => None,
         }),
-        validation_error: of_newest(&standing, |kind| match kind {
+        validation_error: newest(&standing, |kind| match kind {
             Kind::Evaluation { error, .. } => Some(*error),
             _ => None,
         }),
-        learning_rate: of_newest(&standing, |kind| match kind {
+        learning_rate: newest(&standing, |kind| match kind {
             Kind::Step { learning_rate, .. } => Some(*learning_rate),
             _ => None,
         }),
@@ -247,12 +248,8 @@ fn elsewhere(members: &[Member], here: &str) -> bool {
     members.iter().any(|member| member.host != here)
 }
 
-fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
-    events.iter().rev().find_map(|event| wanted(&event.kind))
-}
-
-fn of_newest<T>(events: &[&Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
-    events.iter().rev().find_map(|event| wanted(&event.kind))
+fn newest<T>(events: &[impl Borrow<Event>], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
+    events.iter().rev().find_map(|event| wanted(&event.borrow().kind))
 }
 
 /// Images and steps a second over the last reports of steps that stand, of the newest attempt.
