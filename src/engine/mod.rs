@@ -255,17 +255,6 @@ pub fn value_bytes(precision: Precision) -> u64 {
     precision.element().bytes() as u64
 }
 
-/// What an engine holds whose memory is planned so.
-pub fn footprint(
-    graph: &Graph,
-    device: &Device,
-    batch: usize,
-    threads: usize,
-    limits: &Limits,
-) -> Result<Footprint, EngineError> {
-    Ok(memory_plan(graph, device, batch, threads, limits)?.footprint())
-}
-
 /// What an engine of `threads` OpenMP threads on a device holds for `batch` samples (at least one)
 /// within limits: what becomes of each value, when, and what waits for it. Plans them with the
 /// kernels that would compute; of memory it takes a card's copy of the state alone. What it picks

@@ -177,7 +177,8 @@ fn budgets(model: &str, side: usize, precision: Precision) -> [u64; 4] {
     let device = Device { precision, ..Device::default() };
     let limits = Limits { mode: MemoryMode::Planned, ..Limits::none() };
     let least = engine::smallest_budget(&graph, &device, PIECE, 1, &limits).expect("planned");
-    let whole = engine::footprint(&graph, &device, PIECE, 1, &Limits::none()).expect("planned");
+    let whole = engine::memory_plan(&graph, &device, PIECE, 1, &Limits::none());
+    let whole = whole.expect("planned").footprint();
     let most = whole.activations_bytes + whole.weights_bytes;
     [0, 1, 2, 3].map(|at| least + (most.max(least) - least) * at / 3)
 }
@@ -255,8 +256,8 @@ fn every_design_of_unified_memory_has_one_hash_at_every_load() {
     let _turn = alone();
     let graph = catalogue::build("resnet20", [3, 32, 32], CLASSES, 1.0).expect("in the catalogue");
     // A worker's micro-batch: 48 samples of 4 owners.
-    let held = engine::footprint(&graph, &Device::default(), 12, 1, &Limits::none());
-    let held = held.expect("planned");
+    let held = engine::memory_plan(&graph, &Device::default(), 12, 1, &Limits::none());
+    let held = held.expect("planned").footprint();
     let model = [&RESIDUAL[..], &["data.image_size=32", "evaluation.batch=12"]].concat();
     let limits = Limits { mode: MemoryMode::Unified, ..Limits::none() };
     let least =

@@ -10,8 +10,8 @@ use crate::config::{Device, MemoryMode, Precision};
 use crate::engine::compute::Compute;
 use crate::engine::cpu::bf16::computed_here;
 use crate::engine::cpu::machine::Machine;
-use crate::engine::footprint;
 use crate::engine::memory::limits::Limits;
+use crate::engine::memory_plan;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::{Action, Draft, Step};
 use crate::engine::plan::tensor::ElementType;
@@ -397,7 +397,8 @@ fn a_footprint_is_what_a_prepared_engine_holds() {
         let all = [Precision::F32, Precision::Bf16];
         let precision = all.into_iter().find(|precision| precision.element() == element);
         let device = Device { precision: precision.expect("a name"), ..Device::default() };
-        let planned = footprint(&case.graph, &device, 6, 1, &Limits::none()).expect("planned");
+        let planned = memory_plan(&case.graph, &device, 6, 1, &Limits::none());
+        let planned = planned.expect("planned").footprint();
         let mut executor = case.executor_of(element, 1);
         executor.prepare(6).expect("planned");
         // Buffers are whole cache lines.
