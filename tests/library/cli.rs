@@ -4,21 +4,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-fn kintsugi(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
-}
+use crate::program::{kintsugi, stderr, stdout};
 
 fn project(path: &str) -> String {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     path.display().to_string()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]

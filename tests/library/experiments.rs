@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{Answer, Story, write_run};
-use crate::report::{kintsugi, printed};
+use crate::program::{kintsugi, printed};
 use kintsugi::lab::experiment::file::{Changes, Experiment};
 use kintsugi::lab::experiment::jobs::{Requests, Share};
 use kintsugi::lab::experiment::results::Index;

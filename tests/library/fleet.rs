@@ -1,13 +1,13 @@
 //! The fleet forecast: agrees with its formulas, moves the way it must, repeats by seed.
 
-use std::process::{Command, Output};
-
 use kintsugi::config::seed::Stream;
 use kintsugi::lab::fleet::{
     ARMS, Arm, Costs, Fleet, NodeLoss, Rules, chain, forecast, forecasts, forms, page,
 };
 use kintsugi::train::checkpoint::young_daly;
 use proptest::prelude::*;
+
+use crate::program::kintsugi;
 
 const HOUR: f64 = 3600.0;
 
@@ -165,10 +165,6 @@ proptest! {
             prop_assert!(of(hours * factor) >= of(hours) - 1e-12, "{arm:?}");
         }
     }
-}
-
-fn kintsugi(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
 }
 
 #[test]

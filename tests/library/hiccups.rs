@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime};
 
 use kintsugi::observe::result::{RunResult, Status};
 
+use crate::program::stderr;
+
 /// EIO, EMFILE, EACCES.
 const ERRORS: [i32; 3] = [5, 24, 13];
 /// Calls of a case that CI plays.
@@ -157,7 +159,7 @@ impl Case {
 
     /// The state after a start that must complete.
     fn completed(&self, output: &Output, when: &str) -> String {
-        let said = said(output);
+        let said = stderr(output);
         assert_eq!(output.status.code(), Some(0), "{}, {when}: {said}", self.name);
         let result = fs::read(self.run().join("result.json")).unwrap();
         let result: RunResult = serde_json::from_slice(&result).unwrap();
@@ -191,7 +193,7 @@ impl Case {
         self.restore();
         let when = format!("call {} fails with {}", fault.0, fault.1);
         let output = self.train(Some(fault));
-        let said = said(&output);
+        let said = stderr(&output);
         let code = output.status.code();
         let refused = code != Some(0);
         if refused {
@@ -209,10 +211,6 @@ impl Case {
         assert_eq!(state, calm, "{}, after {when}: {said}", self.name);
         refused
     }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn report(case: &Case) {

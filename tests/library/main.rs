@@ -26,6 +26,7 @@ mod numbers;
 mod observe;
 mod onnx;
 mod parity;
+mod program;
 mod reference;
 mod refused;
 mod report;

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 use kintsugi::lab::memory::file::Study;
 use serde_json::Value;
 
+use crate::program::stderr;
+
 const FILE: &str = r#"
 title = "Small"
 
@@ -71,10 +73,6 @@ fn experiment(folder: &Path, text: &str, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// Rows of a measure by their cases.
 fn rows(results: &Value, measure: usize) -> Vec<&Value> {
     results["measures"][measure]["rows"].as_array().unwrap().iter().collect()
@@ -84,7 +82,7 @@ fn rows(results: &Value, measure: usize) -> Vec<&Value> {
 fn each_measure_becomes_a_part_that_says_how_its_figures_came_about() {
     let folder = tempfile::tempdir().unwrap();
     let output = experiment(folder.path(), FILE, &[]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let out = folder.path().join("out");
     let results = std::fs::read(out.join("results.json")).unwrap();
     let results: Value = serde_json::from_slice(&results).unwrap();
@@ -139,8 +137,8 @@ fn what_does_nothing_is_refused_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |text: &str, more: &[&str], reason: &str| {
         let output = experiment(folder.path(), text, more);
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(said(&output).contains(reason), "{reason}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(reason), "{reason}: {}", stderr(&output));
         assert!(!folder.path().join("out").exists(), "nothing was begun");
     };
     refused(FILE, &["--seeds", "2"], "--set, --seeds, --seconds");

@@ -2,11 +2,13 @@
 //! that is told of a world which is gone. The program itself, as a world of one.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+
+use crate::program::stderr;
 
 /// One owner a rank: what says how many ranks there are decides the bits.
 const CONFIGURATION: &str = r#"
@@ -77,10 +79,6 @@ impl Place {
             std::fs::write(file, "<html>not found</html>").unwrap();
         }
     }
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]

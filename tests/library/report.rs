@@ -1,9 +1,9 @@
 //! The report, the audit and the status command on run directories as a trainer leaves them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::fixture::{Answer, Story, write_run};
+use crate::program::{kintsugi, printed};
 use kintsugi::lab::report::best;
 use kintsugi::lab::report::compare::Bits;
 use kintsugi::lab::report::read::read_run;
@@ -277,14 +277,6 @@ fn write_pages_to_look_at() {
         let page = html(&study(&runs, seconds, evaluations, seeds));
         std::fs::write(out.join(format!("{name}.html")), page).unwrap();
     }
-}
-
-pub fn kintsugi(arguments: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
-}
-
-pub fn printed(output: &std::process::Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn one_run(out: &Path, answer: Answer) -> PathBuf {

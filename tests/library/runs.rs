@@ -2,20 +2,11 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use kintsugi_ffi::os::{self, Lock};
 
 use crate::fixture::{Answer, Story, write_run};
-
-fn kintsugi(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
-    command.args(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
+use crate::program::{kintsugi, printed};
 
 /// A run of 12 s whose configuration has another rate than the default, where one is given.
 fn made(out: &Path, arm: &'static str, seed: u64, rate: Option<&str>) -> PathBuf {

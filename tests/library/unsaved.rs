@@ -8,6 +8,8 @@ use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 
+use crate::program::stderr;
+
 /// A world of one with so few steps that only its end writes a checkpoint.
 fn train(run_dir: &Path, more: &[&str]) -> Output {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/mlp_synthetic.toml");
@@ -21,10 +23,6 @@ fn train(run_dir: &Path, more: &[&str]) -> Output {
 
 fn result(run_dir: &Path) -> RunResult {
     serde_json::from_slice(&std::fs::read(run_dir.join("result.json")).unwrap()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
