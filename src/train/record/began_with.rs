@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::cluster::recovery::set::SetIdentity;
 use crate::observe::event::Kind;
+use crate::observe::refusal::if_there;
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
@@ -15,11 +16,8 @@ const SET: &str = "set.json";
 
 /// What the run began with. `None`: an earlier release began it, or nobody has.
 fn read(storage: &dyn Storage) -> io::Result<Option<SetIdentity>> {
-    match storage.read(Path::new(SET)) {
-        Ok(body) => Ok(Some(serde_json::from_slice(&body)?)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let body = if_there(storage.read(Path::new(SET)))?;
+    Ok(body.map(|body| serde_json::from_slice(&body)).transpose()?)
 }
 
 /// Whether a run that has steps may go on with this training set.

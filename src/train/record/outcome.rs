@@ -8,14 +8,12 @@ use std::path::Path;
 use crate::observe::account::{self, from_nothing};
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
+use crate::run_folder::RESULT;
 
 use crate::train::checkpoint::best;
 use crate::train::record::journal::{EVENTS, LEDGER};
 use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
-
-/// The file.
-pub const RESULT: &str = "result.json";
 
 /// How a run ended, from the rank that writes it down.
 pub struct Ended<'a> {

@@ -18,7 +18,7 @@ use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::tensorboard::Tensorboard;
-use crate::run_folder;
+use crate::run_folder::{self, RESULT};
 
 use crate::train::TrainError;
 use crate::train::plan::{Facts, Plan, Staff};
@@ -28,7 +28,7 @@ use crate::train::record::casualties;
 use crate::train::record::current::Current;
 use crate::train::record::journal::Journal;
 use crate::train::record::keeper::{Keeper, Means};
-use crate::train::record::outcome::{Ended, RESULT};
+use crate::train::record::outcome::Ended;
 use crate::train::record::setup;
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
