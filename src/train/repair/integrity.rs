@@ -7,10 +7,9 @@
 
 use std::sync::PoisonError;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::cluster::comm::{CommError, Communicator};
-use crate::config::{Interval, seed};
+use crate::cluster::resident;
+use crate::config::Interval;
 
 use crate::train::state::proof::Proof;
 use crate::train::state::{State, StateCopy};
@@ -127,9 +126,7 @@ impl Integrity {
 /// Hash of the committed tensors.
 fn hash_of(state: &State) -> u64 {
     let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
-    let committed = slots.committed();
-    let parts = committed.parts().map(|(_, part)| xxh3_64(bytemuck::cast_slice(part)));
-    seed::key(&parts.collect::<Vec<u64>>())
+    resident::hash(&slots.committed()) as u64
 }
 
 #[cfg(test)]
