@@ -78,7 +78,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.record.repairs.begins(self.rank.clock.now(), Begin::Started);
-        self.integrity.keep(&mut self.rank.state);
+        self.integrity.begin(&mut self.rank.state);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.

@@ -85,15 +85,26 @@ impl Integrity {
         Ok(words.chunks_exact(2).map(|w| Vote { hash: w[0], witness: w[1] == 1 }).collect())
     }
 
-    /// The state at hand was found equal, or is one that all begin from.
-    pub fn keep(&mut self, state: &mut State) {
-        if !self.is_on() {
-            return;
+    /// The state at hand is one that all begin from.
+    pub fn begin(&mut self, state: &mut State) {
+        if self.is_on() {
+            self.keep(state, hash_of(state));
         }
+    }
+
+    /// The state at hand was found equal, by this hash.
+    fn keep(&mut self, state: &mut State, hash: u64) {
         state.position.verified = state.position.step;
         state.position.gone_back = 0;
         let reused = self.kept.take().map(|kept| kept.state);
-        self.kept = Some(Kept { state: state.copy(reused), hash: hash_of(state) });
+        self.kept = Some(Kept { state: state.copy(reused), hash });
+    }
+
+    /// All hold the same, by these votes.
+    pub fn found_equal(&mut self, state: &mut State, votes: &[Vote]) {
+        if let Some(vote) = votes.first() {
+            self.keep(state, vote.hash);
+        }
     }
 
     /// Goes back to the state that was kept, as one of this generation. A rank that has none, or

@@ -22,7 +22,7 @@ pub fn answer(
 ) -> Result<(), TrainError> {
     match judge(votes) {
         Judgement::Same => {
-            integrity.keep(&mut rank.state);
+            integrity.found_equal(&mut rank.state, votes);
             Ok(())
         }
         Judgement::Differ(evicted) => {
