@@ -2,7 +2,9 @@
 //! the next copy instead of being started for it, which would take longer than most copies do.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::result::{Error, refused};
 
@@ -54,10 +56,6 @@ struct Copying {
     done: Condvar,
 }
 
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Crew {
     /// So many threads, with the one that asks for a copy.
     ///
@@ -98,46 +96,46 @@ impl Crew {
         };
         let parts = starts.map(part);
         match turn {
-            Turn::First => parts.for_each(|part| hold(&self.shared.board).parts.push_front(part)),
-            Turn::Last => hold(&self.shared.board).parts.extend(parts),
+            Turn::First => parts.for_each(|part| self.shared.board.lock().parts.push_front(part)),
+            Turn::Last => self.shared.board.lock().parts.extend(parts),
         }
         self.shared.changed.notify_all();
         // Longer than for its own nobody helps.
-        while *hold(&of.left) > 0 {
+        while *of.left.lock() > 0 {
             let Some(part) = self.shared.take() else { break };
             part.copy();
         }
-        let mut left = hold(&of.left);
+        let mut left = of.left.lock();
         while *left > 0 {
-            left = of.done.wait(left).unwrap_or_else(PoisonError::into_inner);
+            of.done.wait(&mut left);
         }
     }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        hold(&self.shared.board).over = true;
+        self.shared.board.lock().over = true;
         self.shared.changed.notify_all();
     }
 }
 
 impl Shared {
     fn take(&self) -> Option<Part> {
-        hold(&self.board).parts.pop_front()
+        self.board.lock().parts.pop_front()
     }
 
     /// The life of a thread.
     fn work(&self) {
-        let mut board = hold(&self.board);
+        let mut board = self.board.lock();
         while !board.over {
             match board.parts.pop_front() {
                 Some(part) => {
                     drop(board);
                     part.copy();
-                    board = hold(&self.board);
+                    board = self.board.lock();
                 }
                 None => {
-                    board = self.changed.wait(board).unwrap_or_else(PoisonError::into_inner);
+                    self.changed.wait(&mut board);
                 }
             }
         }
@@ -148,7 +146,7 @@ impl Part {
     fn copy(self) {
         // SAFETY: the parts of a copy do not overlap, and it lasts until this one is counted.
         unsafe { std::ptr::copy_nonoverlapping(self.from, self.to, self.bytes) };
-        let mut left = hold(&self.of.left);
+        let mut left = self.of.left.lock();
         *left -= 1;
         if *left == 0 {
             self.of.done.notify_all();

@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use crate::config::BadImage;
 use crate::data::set::{DataSet, Fetched, Length};
@@ -51,11 +52,6 @@ pub(super) struct Thumbnail {
 /// Of a sample whose bytes could not be had, as when it was listed.
 const NOTHING: Fetched = Fetched { contents: 0, length: Length::AsListed };
 
-/// A lock whose holder panicked still guards plain data that is whole.
-pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
-}
-
 impl Decoder {
     pub(super) fn new(set: DataSet, recipe: Recipe, bad_image: BadImage) -> Self {
         Self { set, recipe, bad_image, bad: Mutex::default() }
@@ -101,7 +97,7 @@ impl Decoder {
 
     /// Once, and of so many.
     fn name_rewritten(&self, id: u64) {
-        let mut bad = hold(&self.bad);
+        let mut bad = self.bad.lock();
         if bad.rewritten.len() < NAMED_MAX && bad.rewritten.insert(id) {
             let name = self.set.source.name(id);
             tracing::warn!(
@@ -165,7 +161,7 @@ impl Decoder {
         if ends || self.bad_image == BadImage::Fatal {
             return Err(error);
         }
-        let mut bad = hold(&self.bad);
+        let mut bad = self.bad.lock();
         if bad.seen.len() < NAMED_MAX && bad.seen.insert(id) {
             bad.names.push(self.set.source.name(id));
             let last = if bad.seen.len() == NAMED_MAX { " (no more are named)" } else { "" };
@@ -176,6 +172,6 @@ impl Decoder {
 
     /// Names of bad images found since the last call, each once.
     pub(super) fn skipped(&self) -> Vec<String> {
-        std::mem::take(&mut hold(&self.bad).names)
+        std::mem::take(&mut self.bad.lock().names)
     }
 }

@@ -6,11 +6,12 @@
 //! micro-batch they are there; `pace` gives way. This file has the copy workers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::config::{Shown, StagingMode};
 use crate::observe::notice::act_on;
@@ -147,11 +148,11 @@ impl Staging {
             lets_all: AtomicBool::new(false),
         });
         for (index, hands) in workers.hands().into_iter().enumerate() {
-            staging.lock().workers += 1;
+            staging.state.lock().workers += 1;
             let own = Arc::clone(&staging);
             let thread = std::thread::Builder::new().name(format!("copy-{index}"));
             if let Err(error) = thread.spawn(move || own.work(hands)) {
-                let (error, mut state) = (explained(error), staging.lock());
+                let (error, mut state) = (explained(error), staging.state.lock());
                 state.workers -= 1;
                 if state.workers == 0 {
                     staging.stop(&mut state, &format!("no copy worker could be started: {error}"));
@@ -162,13 +163,9 @@ impl Staging {
         staging
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From `step` on this rank computes `owners`.
     pub fn plan(&self, step: u64, owners: &[u32]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stopped.is_some() || (state.serial > 0 && state.owners == owners) {
             return;
         }
@@ -205,14 +202,14 @@ impl Staging {
         if self.readers_copy {
             return self.copy_until(step, owner);
         }
-        let held = |state: &mut State| !self.lets_in(state, step, owner);
-        let waited = self.open.wait_timeout_while(self.lock(), limit, held);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let mut state = self.state.lock();
+        self.open.wait_while_for(&mut state, |state| !self.lets_in(state, step, owner), limit);
+        self.lets_in(&state, step, owner)
     }
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let state = self.lock();
+        let state = self.state.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let rate = state.copied_bytes as f64 / seconds.max(1e-3);
         Progress { rate, lacking: state.lacks().into(), ..state.progress }
@@ -221,13 +218,14 @@ impl Staging {
     /// Waits until everything is there and counted, or nothing is copied any more, so long at most;
     /// whether it is so.
     pub fn wait_for_all(&self, limit: Duration) -> bool {
-        let waited = self.open.wait_timeout_while(self.lock(), limit, |state| state.lacks());
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let mut state = self.state.lock();
+        self.open.wait_while_for(&mut state, |state| state.lacks(), limit);
+        !state.lacks()
     }
 
     /// Why nothing is copied any more, if it is so before everything is there.
     pub fn stop_reason(&self) -> Option<String> {
-        self.lock().stopped.clone()
+        self.state.lock().stopped.clone()
     }
 
     /// Nothing is copied any more, and nobody is held up: training reads the shared store.
@@ -250,7 +248,7 @@ impl Staging {
     /// The walk is over and the way not open: a gate that holds readers up for ever is no way to
     /// end.
     fn copy_until(&self, step: u64, owner: u32) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !self.lets_in(&state, step, owner) {
             if !state.surveyed {
                 state = self.survey(state);
@@ -263,7 +261,7 @@ impl Staging {
                 Turn::Copy(unit) => {
                     drop(state);
                     let lives = self.carry(&mut Hands::Own, unit);
-                    state = self.lock();
+                    state = self.state.lock();
                     if !lives {
                         self.stop(&mut state, "the copy worker has died");
                     }
@@ -282,7 +280,7 @@ impl Staging {
     fn carry(&self, hands: &mut Hands, unit: Unit) -> bool {
         let (store, pace) = (&*self.set.store, &self.pace);
         let copied = hands.copy(store, &self.folder, pace, &unit.file);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match copied {
             Some(Ok(Done::Made(bytes))) => {
                 self.tally.fetched(Tier::Shared, bytes);
@@ -314,7 +312,7 @@ impl Staging {
         }
         // A process lets go of the folder before this one does.
         drop(hands);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.workers -= 1;
         if state.workers == 0 {
             self.stop(&mut state, "every copy worker has died");
@@ -359,7 +357,7 @@ impl Staging {
 
     /// The next file to copy; `None`: the worker's life is over.
     fn await_unit(&self) -> Option<Unit> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.closing || state.stopped.is_some() {
                 return None;
@@ -376,10 +374,10 @@ impl Staging {
                 Turn::Pause => {
                     drop(state);
                     std::thread::yield_now();
-                    state = self.lock();
+                    state = self.state.lock();
                 }
                 Turn::Rest => {
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    self.work.wait(&mut state);
                 }
             }
         }
@@ -393,7 +391,7 @@ impl Staging {
         let (files, bytes) = walk::survey(&self.set, &self.order, &owners);
         let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
         let lacking = bytes.saturating_sub(self.folder.bytes());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.serial == serial {
             state.surveying = false;
             if !self.readers_copy {
@@ -478,13 +476,13 @@ impl Staging {
 
     /// Ends the workers after the file at hand.
     pub fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.closing = true;
         self.work.notify_all();
         self.open.notify_all();
         let working = |state: &mut State| state.workers > 0;
         state.walk = None;
-        drop(self.open.wait_timeout_while(state, CLOSE_LIMIT, working));
+        self.open.wait_while_for(&mut state, working, CLOSE_LIMIT);
     }
 }
 

@@ -1,7 +1,9 @@
 //! A node's cache as one rank has it: which of its samples are whose, and how much of the set it
 //! holds.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
@@ -37,7 +39,7 @@ impl NodeMemory {
     /// This rank computes `mine` from now on, others on its node `beside`. Costs next to nothing
     /// where that is as it was.
     pub fn plan(&self, mine: &[u32], beside: &[u32]) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.as_ref().is_some_and(|(own, others)| own == mine && others == beside) {
             return;
         }

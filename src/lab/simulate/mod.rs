@@ -6,8 +6,10 @@
 //! the supervisor's decisions between attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::cluster::comm::sim::Trace;
 
@@ -141,18 +143,14 @@ struct Calms(Mutex<BTreeMap<Variant, Arc<Calm>>>);
 impl Calms {
     fn of(&self, scenario: &Scenario) -> Result<Arc<Calm>, String> {
         let variant = scenario.variant();
-        if let Some(calm) = hold(&self.0).get(&variant) {
+        if let Some(calm) = self.0.lock().get(&variant) {
             return Ok(Arc::clone(calm));
         }
         let played = play(&scenario.calm(), Rule::Vote, Trace::Digest);
         let calm = Arc::new(check::calm(&played)?);
-        hold(&self.0).insert(variant, Arc::clone(&calm));
+        self.0.lock().insert(variant, Arc::clone(&calm));
         Ok(calm)
     }
-}
-
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Plays all schedules; `progress` is told the number played from time to time.
@@ -169,12 +167,12 @@ pub fn play_all(schedules: &Schedules, progress: &(dyn Fn(u64) + Sync)) -> Tally
                     }
                     let seed = schedules.first_seed.wrapping_add(index);
                     play_one(schedules, seed, &calms, &tally);
-                    progress(hold(&tally).schedules);
+                    progress(tally.lock().schedules);
                 }
             });
         }
     });
-    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut tally = tally.into_inner();
     tally.failed.sort_by_key(|failed| failed.seed);
     tally
 }
@@ -184,7 +182,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     let played = play(&scenario, schedules.rule, Trace::Digest);
     let failure = judged(&scenario, &played, calms);
     let (recoveries, resident_starts) = told(&played);
-    let mut sum = hold(tally);
+    let mut sum = tally.lock();
     sum.schedules += 1;
     sum.attempts += played.attempts.len() as u64;
     sum.deaths += u64::from(played.deaths);
@@ -203,7 +201,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     }
     drop(sum);
     let failed = minimise(schedules, seed, failure, calms);
-    hold(tally).failed.push(failed);
+    tally.lock().failed.push(failed);
 }
 
 /// Repairs and starts from resident state that a run's events tell of.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::comm::sim::{JoinInfo, SimClock, SimComm};
@@ -266,7 +267,7 @@ fn in_file(
         if attempt.rule == Rule::Forgetful {
             slot_files.folder.clear_free();
         }
-        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = prepared.slots.write();
         if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }
@@ -275,7 +276,7 @@ fn in_file(
 }
 
 fn digest(slots: &RwLock<Slots>) -> (u64, u64) {
-    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+    let slots = slots.read();
     if !slots.holds_state() {
         return (0, 0);
     }

@@ -1,7 +1,8 @@
 //! Bars on a terminal, drawn through the console: a terminal that is gone or stopped costs the bar.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use ::console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
@@ -30,7 +31,7 @@ struct Screen {
 
 impl Screen {
     fn put(&self, text: &str) -> io::Result<()> {
-        self.drawn.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        self.drawn.lock().push_str(text);
         Ok(())
     }
 
@@ -78,7 +79,7 @@ impl TermLike for Screen {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drawn = self.drawn.lock();
         write_errors(&std::mem::take(&mut *drawn));
         Ok(())
     }

@@ -4,9 +4,11 @@
 //! memory for two and never a step.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::cluster::resident::{SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
@@ -84,13 +86,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// A panic elsewhere leaves the state usable: every change of it is one assignment.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn submit(&self, snapshot: Snapshot) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.gone || state.queued.is_some() {
             let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
             let error = if state.gone {
@@ -127,7 +124,7 @@ impl Ticket {
         let copy = move || {
             let began = Instant::now();
             let shared = Arc::clone(&self.shared);
-            let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+            let slots = slots.read();
             let snapshot = self.fill(&about, slots.committed(), state);
             drop(slots);
             shared.submit(snapshot);
@@ -180,7 +177,7 @@ fn refill(buffer: &mut Vec<f32>, values: &[f32]) {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(buffers) = self.buffers.take() {
-            self.shared.lock().take_back(buffers);
+            self.shared.state.lock().take_back(buffers);
         }
     }
 }
@@ -213,7 +210,7 @@ impl Writer {
         if let Err(error) = started {
             let error = explained(error);
             act_on(&format!("no checkpoints: the writer's thread cannot be started: {error}"));
-            shared.lock().gone = true;
+            shared.state.lock().gone = true;
         }
         Self { shared, inline: None }
     }
@@ -234,7 +231,7 @@ impl Writer {
 
     fn work_inline(&self) {
         let Some((worker, clock)) = &self.inline else { return };
-        let queued = self.shared.lock().queued.take();
+        let queued = self.shared.state.lock().queued.take();
         if let Some(snapshot) = queued {
             worker.write(snapshot, &**clock);
         }
@@ -242,7 +239,7 @@ impl Writer {
 
     /// The buffers for one checkpoint; `None` while one is written and one waits: skip it.
     pub fn try_begin(&self) -> Option<Ticket> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.lent >= SETS_MAX || state.queued.is_some() {
             return None;
         }
@@ -254,7 +251,7 @@ impl Writer {
 
     /// Whether its thread has ended, or never began.
     pub fn is_gone(&self) -> bool {
-        self.shared.lock().gone
+        self.shared.state.lock().gone
     }
 
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.
@@ -265,15 +262,14 @@ impl Writer {
     /// What was written, or failed, since the last call.
     pub fn poll(&self) -> Vec<WriterReport> {
         self.work_inline();
-        std::mem::take(&mut self.shared.lock().reports)
+        std::mem::take(&mut self.shared.state.lock().reports)
     }
 
     /// Waits until everything submitted is written or failed; false when `limit` came first.
     pub fn finish(&self, limit: Duration) -> bool {
         self.work_inline();
-        let state = self.shared.lock();
-        let waited = self.shared.changed.wait_timeout_while(state, limit, |state| state.busy());
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| state.busy(), limit);
         !state.busy()
     }
 }
@@ -281,7 +277,7 @@ impl Writer {
 impl Drop for Writer {
     /// The thread ends after what it has in hand; it is not waited for (`finish` does that).
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
+        self.shared.state.lock().closing = true;
         self.shared.changed.notify_all();
     }
 }
@@ -318,7 +314,7 @@ impl Worker {
     fn write(&self, snapshot: Snapshot, clock: &dyn Clock) {
         let current = || (self.current_attempt)();
         let report = store::write(&*self.storage, &snapshot, self.keep, &current, clock);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.writing = false;
         state.take_back(buffers_of(snapshot));
         state.report(report);
@@ -327,10 +323,9 @@ impl Worker {
     }
 
     fn next(&self) -> Option<Snapshot> {
-        let state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let idle = |state: &mut Queue| state.queued.is_none() && !state.closing;
-        let waited = self.shared.changed.wait_while(state, idle);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        self.shared.changed.wait_while(&mut state, idle);
         let next = if state.closing { None } else { state.queued.take() };
         state.writing = next.is_some();
         next
@@ -340,7 +335,7 @@ impl Worker {
 impl Drop for Worker {
     /// However the thread ends, nobody waits for it afterwards.
     fn drop(&mut self) {
-        self.shared.lock().gone = true;
+        self.shared.state.lock().gone = true;
         self.shared.changed.notify_all();
     }
 }

@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cluster::faults::Standing;
 
@@ -117,7 +118,7 @@ pub struct Board {
 impl Board {
     /// The job at hand.
     pub fn lock(&self) -> MutexGuard<'_, Job> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+        self.job.lock()
     }
 
     /// Waits for an item; `None` when the pool stops.
@@ -140,8 +141,7 @@ impl Board {
             if let Some(item) = job.take() {
                 return Some(item);
             }
-            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
-            job = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut job, WAKE_EVERY);
         }
     }
 
@@ -155,8 +155,7 @@ impl Board {
             if matches!(job.work, Work::Stop) {
                 return None;
             }
-            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
-            job = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut job, WAKE_EVERY);
         }
     }
 
@@ -215,7 +214,7 @@ impl Board {
                 return;
             } else {
                 // Whoever has taken it does it or ends the process.
-                drop(self.changed.wait_timeout(job, WAKE_EVERY));
+                self.changed.wait_for(&mut job, WAKE_EVERY);
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Storage that does not answer: whoever needs a sample of it waits here, and everybody else for
 //! him. Nothing is computed without what could not be read, so nothing is committed meanwhile.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::guard::report;
 use crate::config::Span;
@@ -75,18 +77,18 @@ impl Outage {
 
     /// Who asks for the end, and who is told.
     pub fn watch(&self, stop: Arc<AtomicBool>, tell: Tell) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.stop, state.tell) = (stop, Some(tell));
     }
 
     /// Whether somebody waits.
     pub fn lasts(&self) -> bool {
-        self.lock().waiting > 0
+        self.state.lock().waiting > 0
     }
 
     /// Ends every wait.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
@@ -103,7 +105,7 @@ impl Outage {
         let mut told = Instant::now();
         while !ready(LOOK_EVERY) {
             report::progress();
-            let state = self.lock();
+            let state = self.state.lock();
             if state.closed {
                 return Err(TrainError::Closed);
             }
@@ -145,7 +147,7 @@ impl Outage {
         reason: &str,
         read: &mut impl FnMut() -> Result<T, DataError>,
     ) -> Result<T, TrainError> {
-        if self.lock().closed {
+        if self.state.lock().closed {
             return Err(TrainError::Closed);
         }
         let begun = Instant::now();
@@ -159,7 +161,7 @@ impl Outage {
                 other => break other.map_err(TrainError::from),
             }
         };
-        self.lock().waiting -= 1;
+        self.state.lock().waiting -= 1;
         if found.is_ok() {
             let seconds = begun.elapsed().as_secs_f64();
             tracing::warn!("the storage of the data set answers again after {seconds:.1} s");
@@ -168,7 +170,7 @@ impl Outage {
     }
 
     fn begin(&self, reason: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.waiting += 1;
         if state.waiting > 1 {
             return;
@@ -181,7 +183,7 @@ impl Outage {
     /// Until the next try.
     fn pause(&self, reason: &str, begun: Instant) -> Result<(), TrainError> {
         let next = Instant::now() + RETRY_EVERY;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while Instant::now() < next {
             if state.closed {
                 return Err(TrainError::Closed);
@@ -197,8 +199,7 @@ impl Outage {
                      {reason}; the same command goes on when it is back"
                 )));
             }
-            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, LOOK_EVERY);
             // A wait for storage is no hang.
             report::progress();
             if state.told.is_none_or(|told| told.elapsed() >= self.tell_every) {
@@ -206,10 +207,6 @@ impl Outage {
             }
         }
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is written about a run, and by whom.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::config::{PlannedFault, Point};
 use crate::data::loader::Loader;
@@ -144,7 +146,7 @@ impl Record {
 
     /// What this rank's engines expect of micro-batches, and what those took.
     pub fn report_memory(&mut self, rank: &Rank, expected: &Mutex<Vec<Expected>>) {
-        let all = std::mem::take(&mut *expected.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *expected.lock());
         for of in all {
             let forecast = MemoryForecast {
                 samples: of.samples as u64,

@@ -3,7 +3,9 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::cluster::faults::{Injector, Standing};
 use crate::config::Point;
@@ -27,7 +29,7 @@ impl Storage for Struck {
             let _first = self.urgent.begin_for_node();
             self.inner.write_whole(path, body)?;
         }
-        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = *self.standing.lock();
         self.injector.at(Point::InPersist, &standing);
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! What a rank knows of its own state since the last repair: whether somebody has still to compare
 //! it, and its hash, which is computed beside the first step.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use crate::cluster::resident::{self, Slots};
 use crate::train::state::beside::Beside;
@@ -89,7 +91,7 @@ impl Proof {
 }
 
 fn hash_now(slots: &RwLock<Slots>) -> u128 {
-    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+    let slots = slots.read();
     let hash = resident::hash(&slots.committed());
     // A newcomer's first update must not wait for pages.
     slots.populate();

@@ -1,10 +1,11 @@
 //! The plans that a worker has. A process chooses each once; for every further worker it is made
 //! again from what was kept, which is quicker and cannot come out otherwise.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kintsugi_ffi::cuda::cudnn::Handle;
 use kintsugi_ffi::cuda::{Buffer, Context, Error, Stream};
+use parking_lot::Mutex;
 
 use super::choice::{Chosen, Planned};
 use super::described::{Convolution, DST, SRC, WEIGHTS};
@@ -40,7 +41,7 @@ impl Plans {
     fn made(&self, convolution: &Convolution) -> Result<Option<Planned>, Error> {
         let target = Target::Card(&self.handle);
         // Held meanwhile: others who want the same plan wait for it.
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = KEPT.lock();
         let chosen = kept.iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
         if let Some(json) = chosen {
             return json.map(|json| Self::again(convolution, &target, &json)).transpose();
