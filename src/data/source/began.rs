@@ -18,7 +18,8 @@ use crate::observe::refusal::{if_there, insist, naming};
 /// It is the run's owner's.
 const MODE: u32 = 0o600;
 
-/// Size and time by the hash of the path, which need not be UTF-8.
+/// Size and time by the number of the set and the place in its listing: where the files lie may
+/// change while a run goes on, and what they hold may not.
 type Known = BTreeMap<String, (u64, i64)>;
 
 fn place(folder: &Path, host: &str) -> PathBuf {
@@ -35,7 +36,11 @@ pub fn recall(sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<()> {
 }
 
 fn recall_on(host: &str, sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<()> {
-    let files: Vec<_> = sets.iter().flat_map(|set| set.listed()).collect();
+    let mut files = Vec::new();
+    for (number, set) in sets.iter().enumerate() {
+        let listed = set.listed().into_iter().enumerate();
+        files.extend(listed.map(|(place, (_, file))| (format!("{number}.{place}"), file)));
+    }
     if files.is_empty() {
         return Ok(());
     }
@@ -48,9 +53,8 @@ fn recall_on(host: &str, sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<(
     // Damaged, it is no worse than none.
     let kept = kept.and_then(|text| serde_json::from_slice::<Known>(&text).ok());
     let mut known = kept.clone().unwrap_or_default();
-    for (path, file) in files {
+    for (key, file) in files {
         let Some(now) = file.listed() else { continue };
-        let key = format!("{:032x}", xxh3_128(path.as_os_str().as_encoded_bytes()));
         file.began_as(*known.entry(key).or_insert(now));
     }
     if kept.as_ref() == Some(&known) {
@@ -105,5 +109,24 @@ mod tests {
         exchange();
         assert!(is_rewritten(&path, &cache, Occasion::Joins, "b"));
         assert!(!is_rewritten(&path, &cache, Occasion::Begins, "a"), "another run begins");
+    }
+
+    #[test]
+    fn a_set_that_lies_elsewhere_is_the_same_only_where_its_files_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = folder.path().join("cache");
+        let [of_first, of_moved] = ["a", "b"].map(|name| folder.path().join(name));
+        let (first, moved) = (of_first.join("x.tar"), of_moved.join("x.tar"));
+        let other = folder.path().join("y.tar");
+        fs::create_dir(&of_first).expect("made");
+        write(&first, 0, &[0, 1]);
+        assert!(!is_rewritten(&first, &cache, Occasion::Begins, "a"));
+        fs::rename(&of_first, &of_moved).expect("moved");
+        assert!(!is_rewritten(&moved, &cache, Occasion::GoesOn, "a"));
+        // Longer than a tick of the clock of files.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        write(&other, 0, &[0, 1]);
+        assert!(is_rewritten(&other, &cache, Occasion::GoesOn, "a"));
+        assert!(!is_rewritten(&moved, &cache, Occasion::GoesOn, "a"));
     }
 }

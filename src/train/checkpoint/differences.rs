@@ -60,7 +60,10 @@ impl Differences {
             let (found, expected) = (shape.to_vec(), tensor.shape.clone());
             shapes.push(OtherShape { name: (*name).to_owned(), found, expected });
         }
-        let only_head = missing.is_empty() && unexpected.is_empty() && heads.len() == shapes.len();
+        let of_head = layout.tensors.iter().filter(|tensor| Some(tensor.node) == last).count();
+        let only_head = missing.is_empty()
+            && unexpected.is_empty()
+            && (heads.len(), heads.len()) == (shapes.len(), of_head);
         let classes = heads
             .first()
             .copied()

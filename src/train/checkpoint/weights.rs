@@ -166,10 +166,10 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
     let width = width.unwrap_or(1.0);
     let graph = laid_out(width)?;
     let layout = layout::of(&graph);
-    // Whoever gives classes gives these weights' classes names.
     let answers = Answers { seed: IMPORT_SEED, classes: &[] };
-    let fitted = fit(&file, &graph, &layout, answers).map_err(wrap)?;
-    let Fitted { parameters, statistics, mut remarks, about } = fitted;
+    let Fitted { parameters, statistics, mut remarks, about } =
+        fit(&file, &graph, &layout, answers).map_err(wrap)?;
+    remarks.extend(foreign::renamed(&about, &classes));
     let normalization = Normalization::from_texts(|key| about.get(key));
     remarks.extend(other_pictures(&model_name, &about, normalization));
     let snapshot = Snapshot {

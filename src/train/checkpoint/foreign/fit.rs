@@ -54,25 +54,17 @@ pub fn fit(
     let shapes: Vec<(&str, &[usize])> =
         found.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
     let differences = Differences::between(&shapes, layout);
-    let others = other_number(&differences).or_else(|| other_names(file, classes));
-    let fresh = fresh(&differences, graph, layout, others.as_deref());
+    let fresh = fresh(&differences, graph, layout, other_names(file, classes));
     let Some(fresh) = fresh else { return Err(TensorError::Differ(differences)) };
     let mut parameters = init::parameters(graph, layout, seed);
     let mut statistics = init::statistics(layout);
-    let taken = layout.tensors.iter().filter(|spec| !fresh.contains(&spec.name.as_str()));
+    let is_fresh = |spec: &TensorSpec| fresh.iter().any(|anew| anew.names.contains(&&*spec.name));
+    let taken = layout.tensors.iter().filter(|spec| !is_fresh(spec));
     let taken = taken.filter_map(|spec| Some((spec, *found.get(&spec.name)?)));
     remarks.extend(read(taken, &mut parameters, &mut statistics)?);
-    let begin_anew = |why: &str, names: Vec<&str>| {
+    remarks.extend(fresh.iter().map(|Anew { why, names }| {
         format!("{why}: {} begin anew, with first weights of seed {seed}", names.join(", "))
-    };
-    if let Some(why) = others {
-        let heads = fresh.into_iter().filter(|name| found.contains_key(*name));
-        remarks.push(begin_anew(&why, heads.collect()));
-    }
-    if !differences.missing.is_empty() {
-        let names = differences.missing.iter().map(String::as_str);
-        remarks.push(begin_anew("it has no auxiliary classifiers", names.collect()));
-    }
+    }));
     remarks.extend(untied(file, &names));
     remarks.extend(not_tensors(&file.passed_over));
     Ok(Fitted { parameters, statistics, remarks, about: file.about.clone() })
@@ -118,37 +110,79 @@ fn read<'t, 'a: 't>(
     Ok(said.collect())
 }
 
-/// The tensors that keep their first weights, in the order of the layout: of layers that tell
-/// classes apart, where these are others; and of auxiliary classifiers that the file lacks, as
-/// PyTorch's models do that were made to answer only. `None`: something else differs.
+/// Tensors that keep their first weights, in the order of the layout.
+struct Anew<'l> {
+    why: String,
+    names: Vec<&'l str>,
+}
+
+/// Which tensors those are: of layers that tell classes apart, where these are others; and of
+/// auxiliary classifiers that the file lacks, as PyTorch's models do that were made to answer only.
+/// `None`: something else differs.
 fn fresh<'l>(
     differences: &Differences,
     graph: &Graph,
     layout: &'l Layout,
-    other_classes: Option<&str>,
-) -> Option<Vec<&'l str>> {
-    let heads = classifiers(graph, layout);
+    other_names: Option<String>,
+) -> Option<Vec<Anew<'l>>> {
+    let Differences { missing, unexpected, .. } = differences;
+    let is_missing = |spec: &TensorSpec| missing.contains(&spec.name);
     let answering = answering(graph);
-    let spec_of = |name: &str| layout.tensors.iter().find(|spec| spec.name == name);
-    let is_beside = |name: &String| spec_of(name).is_some_and(|spec| !answering[spec.node]);
-    let is_class = |other: &OtherShape| {
-        let OtherShape { name, found, expected } = other;
-        spec_of(name).is_some_and(|spec| heads.contains(&spec.node))
-            && found.len() == expected.len()
-            && !found.is_empty()
-            && found[1..] == expected[1..]
-            && found[0] == differences.shapes[0].found[0]
-            && expected[0] == graph.classes
+    let is_cut = |spec: &TensorSpec| is_missing(spec) && answering[spec.node];
+    if !unexpected.is_empty() || layout.tensors.iter().any(is_cut) {
+        return None;
+    }
+    let heads = classifiers(graph, layout);
+    let numbers = other_numbers(differences, graph, layout, &heads)?;
+    let anew = |why: String, is_new: &dyn Fn(&TensorSpec) -> bool| {
+        let names = layout.tensors.iter().filter(|spec| is_new(spec));
+        Anew { why, names: names.map(|spec| spec.name.as_str()).collect() }
     };
-    let fits = differences.missing.iter().all(is_beside)
-        && differences.unexpected.is_empty()
-        && differences.shapes.iter().all(is_class);
-    let is_fresh = |spec: &&TensorSpec| {
-        let of_class = other_classes.is_some() && heads.contains(&spec.node);
-        of_class || differences.missing.contains(&spec.name)
+    let is_of = |spec: &TensorSpec, head: &usize| spec.node == *head && !is_missing(spec);
+    let in_file = |head: &&usize| layout.tensors.iter().any(|spec| is_of(spec, head));
+    let all = numbers.len() == heads.iter().filter(in_file).count();
+    let mut found: Vec<usize> = numbers.values().copied().collect();
+    found.sort_unstable();
+    found.dedup();
+    let what = if all && found.len() == 1 { "it is" } else { "layers of it are" };
+    let of_number = |number: &usize| {
+        let why = format!("{what} for {number} classes, this model for {}", graph.classes);
+        anew(why, &|spec| numbers.get(&spec.node) == Some(number))
     };
-    let names = layout.tensors.iter().filter(is_fresh).map(|spec| spec.name.as_str());
-    fits.then(|| names.collect())
+    let mut fresh: Vec<_> = found.iter().map(of_number).collect();
+    if let Some(why) = other_names.filter(|_| numbers.is_empty()) {
+        fresh.push(anew(why, &|spec| heads.contains(&spec.node) && !is_missing(spec)));
+    }
+    if !missing.is_empty() {
+        fresh.push(anew("it has no auxiliary classifiers".into(), &is_missing));
+    }
+    Some(fresh)
+}
+
+/// How many classes the file has, by head, where it has another number there than the model: one in
+/// all of the head's tensors. `None`: something else differs.
+fn other_numbers(
+    differences: &Differences,
+    graph: &Graph,
+    layout: &Layout,
+    heads: &BTreeSet<usize>,
+) -> Option<BTreeMap<usize, usize>> {
+    let mut numbers = BTreeMap::new();
+    let differs = |spec: &TensorSpec| differences.shapes.iter().find(|o| o.name == spec.name);
+    for OtherShape { name, found, expected } in &differences.shapes {
+        let spec = layout.tensors.iter().find(|spec| spec.name == *name)?;
+        let number = *found.first().filter(|number| **number > 0)?;
+        let is_class = heads.contains(&spec.node)
+            && expected.first() == Some(&graph.classes)
+            && (found.len(), &found[1..]) == (expected.len(), &expected[1..]);
+        let same = *numbers.entry(spec.node).or_insert(number) == number;
+        if !is_class || !same {
+            return None;
+        }
+    }
+    let mut tensors = layout.tensors.iter();
+    let whole = tensors.all(|spec| !numbers.contains_key(&spec.node) || differs(spec).is_some());
+    whole.then_some(numbers)
 }
 
 /// By node, whether the model's last node reads it, directly or through others.
@@ -183,18 +217,11 @@ fn classifiers(graph: &Graph, layout: &Layout) -> BTreeSet<usize> {
     answers.filter_map(above).collect()
 }
 
-/// That the file is for another number of classes.
-fn other_number(differences: &Differences) -> Option<String> {
-    let OtherShape { found, expected, .. } = differences.shapes.first()?;
-    let (found, expected) = (found.first()?, expected.first()?);
-    Some(format!("it is for {found} classes, this model for {expected}"))
-}
-
 /// That it says the names of as many other classes, or the same in another order. Numbers are no
 /// names: who imports weights need not know more, nor does a set of archives. But folders of such
 /// names lie in another order, from 10 on.
 fn other_names(file: &Foreign<'_>, classes: &[String]) -> Option<String> {
-    let found: Vec<String> = serde_json::from_str(file.about.get("classes")?).ok()?;
+    let found = classes_said(&file.about)?;
     let numbers: Vec<String> = (0..found.len()).map(|class| class.to_string()).collect();
     let named = found != numbers && classes != numbers;
     let sorted = |names: &[String]| {
@@ -204,12 +231,25 @@ fn other_names(file: &Foreign<'_>, classes: &[String]) -> Option<String> {
     };
     let said = named || sorted(&found) == sorted(classes);
     let differ = said && found.len() == classes.len() && found != classes;
-    let list = |names: &[String]| {
-        let shown = names.iter().take(NAMES_MAX).map(|name| name.shown().to_string());
-        let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
-        format!("{}{more}", shown.collect::<Vec<_>>().join(", "))
-    };
     differ.then(|| format!("its classes are {}, not {}", list(&found), list(classes)))
+}
+
+/// The names of its classes, as a file says them.
+fn classes_said(about: &BTreeMap<String, String>) -> Option<Vec<String>> {
+    serde_json::from_str(about.get("classes")?).ok()
+}
+
+fn list(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_MAX).map(|name| name.shown().to_string());
+    let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+    format!("{}{more}", shown.collect::<Vec<_>>().join(", "))
+}
+
+/// That weights get other names for their classes than their file has.
+pub fn renamed(about: &BTreeMap<String, String>, classes: &[String]) -> Option<String> {
+    let said = classes_said(about);
+    let said = said.filter(|said| said.len() == classes.len() && said != classes)?;
+    Some(format!("it calls its classes {}, which are {} now", list(&said), list(classes)))
 }
 
 /// Which of the model's tensors are one in the file.

@@ -18,7 +18,7 @@ use crate::train::checkpoint::tensors::TensorError;
 
 pub use file::Foreign;
 use file::{TENSORS_MAX, check_tensor};
-pub use fit::{Answers, Fitted, fit};
+pub use fit::{Answers, Fitted, fit, renamed};
 use tensor::{Element, Tensor};
 
 /// Most bytes of a safetensors header: names and places, 100 to 200 bytes a tensor.
@@ -125,6 +125,8 @@ fn untie(file: &mut Foreign<'_>) {
     }
 }
 
+#[cfg(test)]
+mod head_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flate2::Crc;
 
-use crate::model::{Graph, Layout, TensorKind, catalogue, layout};
+use crate::model::{Graph, Layout, catalogue, layout};
 
 use super::*;
 
@@ -313,36 +313,6 @@ fn a_damaged_pickle_is_an_error_or_other_data() {
             }
         }
     }
-}
-
-#[test]
-fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
-    let graph = catalogue::build("googlenet", [3, 64, 64], 5, 1.0).expect("in the catalogue");
-    let layout = layout::of(&graph);
-    let first = crate::model::init::parameters(&graph, &layout, 3);
-    let file = |keep: &dyn Fn(&str) -> bool| {
-        let tensors = layout.tensors.iter().filter(|tensor| keep(&tensor.name));
-        let written = tensors.map(|tensor| {
-            let body = 0x3C00u16.to_le_bytes().repeat(tensor.elements());
-            (&*tensor.name.clone().leak(), "Half", tensor.shape.clone(), body)
-        });
-        saved(&written.collect::<Vec<Written>>())
-    };
-    let bare = file(&|name| !name.starts_with("aux"));
-    let found = fit(&open(&bare).expect("opens"), &graph, &layout, ANSWERS).expect("fits");
-    let text = found.remarks.join("; ");
-    assert!(text.contains("it has no auxiliary classifiers: aux1.conv.conv.weight, "), "{text}");
-    for spec in layout.tensors.iter().filter(|spec| spec.kind == TensorKind::Weight) {
-        let values = &found.parameters[spec.range()];
-        match spec.name.starts_with("aux") {
-            true => assert_eq!(values, &first[spec.range()], "{}", spec.name),
-            false => assert!(values.iter().all(|value| *value == 1.0), "{}", spec.name),
-        }
-    }
-    let cut = file(&|name| !name.starts_with("aux") && name != "fc.bias");
-    let text =
-        fit(&open(&cut).expect("opens"), &graph, &layout, ANSWERS).expect_err("no last layer");
-    assert!(text.to_string().contains("fc.bias"), "{text}");
 }
 
 #[test]
