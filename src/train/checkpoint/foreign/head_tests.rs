@@ -1,4 +1,4 @@
-//! Files whose classifiers are not all the model's: what fits is kept, and what begins anew is said.
+//! Files whose classifiers are not all the model's: what fits is kept, what begins anew is said.
 
 use crate::model::{TensorKind, catalogue, layout};
 
