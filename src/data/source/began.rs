@@ -18,8 +18,9 @@ use crate::observe::refusal::{if_there, insist, naming};
 /// It is the run's owner's.
 const MODE: u32 = 0o600;
 
-/// Size and time by the number of the set and the place in its listing: where the files lie may
-/// change while a run goes on, and what they hold may not.
+/// Size and time by the number of the set, its listing and the place in it: where the files lie may
+/// change while a run goes on, and what they hold may not. Another validation set has another
+/// listing.
 type Known = BTreeMap<String, (u64, i64)>;
 
 fn place(folder: &Path, host: &str) -> PathBuf {
@@ -39,7 +40,8 @@ fn recall_on(host: &str, sets: &[&dyn Source], cache: Cache<'_>) -> io::Result<(
     let mut files = Vec::new();
     for (number, set) in sets.iter().enumerate() {
         let listed = set.listed().into_iter().enumerate();
-        files.extend(listed.map(|(place, (_, file))| (format!("{number}.{place}"), file)));
+        let of = format!("{number}.{:016x}", set.fingerprint());
+        files.extend(listed.map(|(place, (_, file))| (format!("{of}.{place}"), file)));
     }
     if files.is_empty() {
         return Ok(());
@@ -128,5 +130,9 @@ mod tests {
         write(&other, 0, &[0, 1]);
         assert!(is_rewritten(&other, &cache, Occasion::GoesOn, "a"));
         assert!(!is_rewritten(&moved, &cache, Occasion::GoesOn, "a"));
+        // `data.validation` may become another set.
+        let longer = folder.path().join("z.tar");
+        write(&longer, 0, &[0, 1, 2]);
+        assert!(!is_rewritten(&longer, &cache, Occasion::GoesOn, "a"));
     }
 }

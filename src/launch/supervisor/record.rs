@@ -40,8 +40,6 @@ pub(super) struct Record<'a> {
     pub(super) last: Option<Event>,
     /// The attempt in force.
     pub(super) attempt: u32,
-    /// The newest step of this attempt that was seen in the memory of this node.
-    resident: Option<u64>,
     /// The unix time at which the run's seconds were 0.
     pub(super) origin: f64,
     /// The process of this attempt whose end a person has been told of.
@@ -68,7 +66,6 @@ impl<'a> Record<'a> {
             spreading: Spreading::new(job.config.recovery.regrow),
             last: None,
             attempt: 0,
-            resident: None,
             origin: now_unix(),
             told_end: None,
             first_end: None,
@@ -114,12 +111,7 @@ impl<'a> Record<'a> {
     pub(super) fn commits_in_memory(&mut self) -> bool {
         // What cannot be read is no sign of life.
         let Ok(Some(newest)) = self.job.slots().newest() else { return false };
-        if newest.attempt != self.attempt || self.resident == Some(newest.step) {
-            return false;
-        }
-        self.resident = Some(newest.step);
-        self.history.on_commit(newest.step);
-        true
+        newest.attempt == self.attempt && self.history.on_resident(newest.step)
     }
 
     /// Whether this step, the ledger's newest, is in a checkpoint that is there, and is the newest
@@ -132,7 +124,7 @@ impl<'a> Record<'a> {
     /// The newest step that was seen.
     pub(super) fn step(&self) -> u64 {
         let told = self.last.as_ref().map_or(0, |last| last.step);
-        told.max(self.resident.unwrap_or(0))
+        told.max(self.history.resident().unwrap_or(0))
     }
 
     /// Where the output of the attempt's mpirun and all its ranks goes.
@@ -146,7 +138,6 @@ impl<'a> Record<'a> {
             tracing::warn!("events.jsonl: {error}");
         }
         self.attempt = attempt;
-        self.resident = None;
     }
 
     /// The event log is ours between two attempts.

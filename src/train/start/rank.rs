@@ -56,14 +56,19 @@ fn announced(
     beginning: Beginning,
 ) -> Result<(), TrainError> {
     let is_writer = trainer.rank.is_writer();
+    let storage = around.storage.as_ref();
     let mine = if is_writer { announce(around, trainer, beginning) } else { Ok(()) };
+    let mine = mine.inspect_err(|error| leave_reason(storage, error));
     // Of a writer that dies before it votes no vote takes the bit away.
     let vote = if is_writer && mine.is_ok() { 0 } else { UNANNOUNCED };
     let missing = trainer.rank.comm.agree(vote).flags & UNANNOUNCED != 0;
     mine?;
     if missing {
-        let reason = "rank 0 was lost before it had written how this attempt begins";
-        return Err(TrainError::JobLost(reason.into()));
+        let lost = || TrainError::JobLost("rank 0 was lost as this attempt began".into());
+        return Err(match left_reason(storage) {
+            Some(error @ TrainError::Configuration(_)) => error,
+            _ => lost(),
+        });
     }
     Ok(())
 }

@@ -150,12 +150,16 @@ fn fresh<'l>(
         anew(why, &|spec| numbers.get(&spec.node) == Some(number))
     };
     let mut fresh: Vec<_> = found.iter().map(of_number).collect();
-    if let Some(why) = other_names.filter(|_| numbers.is_empty()) {
-        fresh.push(anew(why, &|spec| heads.contains(&spec.node) && !is_missing(spec)));
+    let is_named = |spec: &TensorSpec| {
+        heads.contains(&spec.node) && !numbers.contains_key(&spec.node) && !is_missing(spec)
+    };
+    if let Some(why) = other_names {
+        fresh.push(anew(why, &is_named));
     }
     if !missing.is_empty() {
         fresh.push(anew("it has no auxiliary classifiers".into(), &is_missing));
     }
+    fresh.retain(|anew| !anew.names.is_empty());
     Some(fresh)
 }
 
