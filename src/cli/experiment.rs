@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::ArgAction;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::arguments::{Form, fail, form, print_json};
@@ -328,6 +328,10 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
+    fn so_far(&self) -> MutexGuard<'_, SoFar> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes one, while others are made; whether to go on with the next.
     fn one(&self, number: usize, share: &Share, jobs: usize) -> std::io::Result<ControlFlow<()>> {
         let run = &self.plan[number];
@@ -336,7 +340,7 @@ impl Making<'_> {
         }
         let waiting = self.plan[number..].iter().zip(&self.kept[number..]);
         let waiting = waiting.filter(|(_, kept)| kept.is_none()).map(|(run, _)| run.arm.as_str());
-        let ahead = match self.so_far.lock().forecast.left(waiting) {
+        let ahead = match self.so_far().forecast.left(waiting) {
             Some(seconds) if seconds > 0.0 => {
                 format!("; {} to go, as runs took so far", clock(seconds / jobs as f64))
             }
@@ -345,7 +349,7 @@ impl Making<'_> {
         say!("[{}/{}] {}{ahead}", number + 1, self.plan.len(), run.name());
         let begun = std::time::Instant::now();
         let made = self.runner.make(run, share, &self.requests)?;
-        let so_far = &mut *self.so_far.lock();
+        let so_far = &mut *self.so_far();
         match made {
             Made::Completed => so_far.forecast.took(&run.arm, begun.elapsed().as_secs_f64()),
             Made::Kept => say!("  {}: complete already: kept", run.name()),
@@ -371,7 +375,7 @@ impl Making<'_> {
 
     /// What came of it.
     fn told(&self, form: Form) -> Result<ExitCode, Failure> {
-        let so_far = self.so_far.lock();
+        let so_far = self.so_far();
         let SoFar { index, made, stopped_by, .. } = &*so_far;
         let out = &self.runner.out;
         if !index.runs.is_empty() {

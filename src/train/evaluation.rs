@@ -1,6 +1,8 @@
 //! The validation set, shared by all ranks: with the weights, and with their running average where
 //! the run keeps one.
 
+use std::sync::PoisonError;
+
 use crate::cluster::comm::{CommError, Elements};
 use crate::config::Point;
 use crate::data::Split;
@@ -72,7 +74,7 @@ pub fn evaluate(
 
 /// Whether this run keeps an average of its weights.
 fn averages(state: &State) -> bool {
-    let slots = state.slots.read();
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
     slots.shape().parts().iter().any(|part| part.name == AVERAGE)
 }
 

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi::run_folder;
 use kintsugi_ffi::os::{Signal, kill};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Longest wait of a test for a step of a run.
 const STEP_WAIT_MAX: Duration = Duration::from_secs(120);
@@ -30,13 +30,13 @@ static TURN: RwLock<()> = RwLock::new(());
 
 /// The ranks of one run share few cores: a test that starts any holds this while they live.
 pub fn alone() -> RwLockWriteGuard<'static, ()> {
-    TURN.write()
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// For a test whose ranks hardly compute: it runs beside others of its kind, never beside one that
 /// is `alone`.
 pub fn beside_its_like() -> RwLockReadGuard<'static, ()> {
-    TURN.read()
+    TURN.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until the run in this folder has committed `step` steps.

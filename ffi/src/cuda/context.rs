@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock, Weak};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::driver::{Device, Driver};
 use super::result::Error;
@@ -36,7 +34,7 @@ impl Context {
         static ALL: Mutex<BTreeMap<(PathBuf, sys::device), Weak<Context>>> =
             Mutex::new(BTreeMap::new());
         let key = (device.driver().place().to_owned(), device.raw());
-        let mut all = ALL.lock();
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.entry(key).or_default();
         if let Some(context) = known.upgrade() {
             return Ok(context);

@@ -2,9 +2,7 @@
 //! the next copy instead of being started for it, which would take longer than most copies do.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-
-use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::result::{Error, refused};
 
@@ -56,6 +54,10 @@ struct Copying {
     done: Condvar,
 }
 
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Crew {
     /// So many threads, with the one that asks for a copy.
     ///
@@ -96,46 +98,46 @@ impl Crew {
         };
         let parts = starts.map(part);
         match turn {
-            Turn::First => parts.for_each(|part| self.shared.board.lock().parts.push_front(part)),
-            Turn::Last => self.shared.board.lock().parts.extend(parts),
+            Turn::First => parts.for_each(|part| hold(&self.shared.board).parts.push_front(part)),
+            Turn::Last => hold(&self.shared.board).parts.extend(parts),
         }
         self.shared.changed.notify_all();
         // Longer than for its own nobody helps.
-        while *of.left.lock() > 0 {
+        while *hold(&of.left) > 0 {
             let Some(part) = self.shared.take() else { break };
             part.copy();
         }
-        let mut left = of.left.lock();
+        let mut left = hold(&of.left);
         while *left > 0 {
-            of.done.wait(&mut left);
+            left = of.done.wait(left).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.shared.board.lock().over = true;
+        hold(&self.shared.board).over = true;
         self.shared.changed.notify_all();
     }
 }
 
 impl Shared {
     fn take(&self) -> Option<Part> {
-        self.board.lock().parts.pop_front()
+        hold(&self.board).parts.pop_front()
     }
 
     /// The life of a thread.
     fn work(&self) {
-        let mut board = self.board.lock();
+        let mut board = hold(&self.board);
         while !board.over {
             match board.parts.pop_front() {
                 Some(part) => {
                     drop(board);
                     part.copy();
-                    board = self.board.lock();
+                    board = hold(&self.board);
                 }
                 None => {
-                    self.changed.wait(&mut board);
+                    board = self.changed.wait(board).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
@@ -146,7 +148,7 @@ impl Part {
     fn copy(self) {
         // SAFETY: the parts of a copy do not overlap, and it lasts until this one is counted.
         unsafe { std::ptr::copy_nonoverlapping(self.from, self.to, self.bytes) };
-        let mut left = self.of.left.lock();
+        let mut left = hold(&self.of.left);
         *left -= 1;
         if *left == 0 {
             self.of.done.notify_all();

@@ -6,9 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::Context;
 use super::library::{Library, Missing};

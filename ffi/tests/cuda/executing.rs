@@ -3,13 +3,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kintsugi_ffi::cuda::cudnn::{Descriptor, Handle, Plan, Values};
 use kintsugi_ffi::cuda::library::Library;
 use kintsugi_ffi::cuda::sys::cudnn::{attribute, kind, of, value};
 use kintsugi_ffi::cuda::{Buffer, Context, Cudnn, Error, Found, Places, Stream};
-use parking_lot::Mutex;
 
 use crate::fake::Fake;
 
@@ -197,7 +196,7 @@ impl Told {
 
 #[test]
 fn a_plan_is_executed_only_on_what_has_room_for_its_tensors() {
-    let _turn = TURN.lock();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-room");
     let (handle, other, buffer) = (fakes.handle(), fakes.handle(), &fakes.buffer);
     let plan = fakes.plan(&handle).expect("a plan");
@@ -229,7 +228,7 @@ fn a_plan_is_executed_only_on_what_has_room_for_its_tensors() {
 
 #[test]
 fn a_plan_keeps_its_handle() {
-    let _turn = TURN.lock();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-lives");
     let handle = fakes.handle();
     let plan = fakes.plan(&handle).expect("a plan");
@@ -241,7 +240,7 @@ fn a_plan_keeps_its_handle() {
 
 #[test]
 fn a_plan_computes_and_so_does_the_one_that_was_kept() {
-    let _turn = TURN.lock();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-computes");
     let handle = fakes.handle();
     // A picture of 3 x 3 with two channels, zeros to its left, by one filter of 1 x 2.
@@ -279,7 +278,7 @@ fn a_plan_computes_and_so_does_the_one_that_was_kept() {
 /// (y by w) and w by (x by y) are one sum. It is exact, of small whole numbers.
 #[test]
 fn forward_and_backward_are_products_of_one_convolution() {
-    let _turn = TURN.lock();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-products");
     let handle = fakes.handle();
     let forward = Told {
@@ -308,7 +307,7 @@ fn forward_and_backward_are_products_of_one_convolution() {
 
 #[test]
 fn what_does_not_fit_together_and_a_third_of_the_rest_has_no_plan() {
-    let _turn = TURN.lock();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fakes = Fakes::new("cudnn-refuses");
     let handle = fakes.handle();
     let code = |told: &Told| {

@@ -1,10 +1,10 @@
 //! What is in a data set: every sample is decoded, sizes and bad ones are told.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::config::Shown;
@@ -156,7 +156,7 @@ pub fn look(set: &DataSet, split: Split, longest: Option<Duration>) -> Result<Lo
             own.count += 1;
             bar.inc(1);
         }
-        let mut all = all.lock();
+        let mut all = all.lock().unwrap_or_else(|poison| poison.into_inner());
         all.count += own.count;
         all.widths.append(&mut own.widths);
         all.heights.append(&mut own.heights);
@@ -166,7 +166,7 @@ pub fn look(set: &DataSet, split: Split, longest: Option<Duration>) -> Result<Lo
     let number = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
     std::thread::scope(|scope| threads::share(scope, number, work));
     bar.finish_and_clear();
-    let mut all = all.into_inner();
+    let mut all = all.into_inner().unwrap_or_else(|poison| poison.into_inner());
     if let Some(error) = all.away {
         return Err(error);
     }

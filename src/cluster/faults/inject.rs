@@ -5,11 +5,9 @@
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::config::{FaultKind, Faults, PlannedFault, Point, Shown};
 use crate::observe::clock::Clock;
@@ -117,7 +115,7 @@ impl Injector {
 
     /// Called just before a fault fires, in the thread that it strikes.
     pub fn set_recording(&self, recording: Recording) {
-        *self.recording.lock() = Some(Arc::new(recording));
+        *lock(&self.recording) = Some(Arc::new(recording));
     }
 
     /// Asks at a point whether a fault strikes here. Deaths do not return. What returns is a kind
@@ -160,7 +158,7 @@ impl Injector {
         point: Point,
         standing: &Standing,
     ) -> Option<FaultKind> {
-        let recording = self.recording.lock().clone();
+        let recording = lock(&self.recording).clone();
         if let Some(recording) = recording {
             recording(&kind, point, standing);
         }
@@ -230,7 +228,7 @@ impl Armed {
         if standing.ranks == 0 || standing.spare {
             return false;
         }
-        let mut queue = random.queue.lock();
+        let mut queue = lock(&random.queue);
         self.refresh(&mut queue, now);
         let mine = |fault: &RandomFault| fault.victim(standing.ranks) == standing.rank;
         let struck =
@@ -307,6 +305,11 @@ impl Queue {
         };
         coming.min(self.look_again)
     }
+}
+
+/// A thread that panicked on purpose while it held a lock left nothing half done in here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

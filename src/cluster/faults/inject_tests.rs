@@ -20,7 +20,7 @@ struct Memory {
 
 impl Memory {
     fn names(&self) -> Vec<String> {
-        let files = self.files.lock();
+        let files = lock(&self.files);
         files.keys().map(|path| path.to_string_lossy().into_owned()).collect()
     }
 }
@@ -38,7 +38,7 @@ impl Storage for Memory {
         if self.full.load(Ordering::Relaxed) {
             return Err(ErrorKind::StorageFull.into());
         }
-        match self.files.lock().entry(path.to_owned()) {
+        match lock(&self.files).entry(path.to_owned()) {
             std::collections::btree_map::Entry::Occupied(_) => Err(ErrorKind::AlreadyExists.into()),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 entry.insert(body.to_vec());
@@ -51,7 +51,7 @@ impl Storage for Memory {
     }
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let files = self.files.lock();
+        let files = lock(&self.files);
         let below = files.keys().filter_map(|path| path.strip_prefix(folder).ok());
         Ok(below.map(|path| path.to_string_lossy().into_owned()).collect())
     }
@@ -95,7 +95,7 @@ struct Ledger(Mutex<Vec<(FaultKind, Point)>>);
 
 impl Strike for Ledger {
     fn strike(&self, kind: FaultKind, point: Point) {
-        self.0.lock().push((kind, point));
+        lock(&self.0).push((kind, point));
     }
 }
 
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     fn struck(&self) -> Vec<(FaultKind, Point)> {
-        self.struck.0.lock().clone()
+        lock(&self.struck.0).clone()
     }
 
     fn calls(&self) -> usize {
@@ -225,7 +225,7 @@ fn recording_happens_before_the_strike_and_after_the_claim() {
     injector.set_recording(Box::new(move |kind, point, standing| {
         assert_eq!((*kind, point, standing.rank), (FaultKind::Kill, Point::InForward, 1));
         assert_eq!(storage.names().len(), 1);
-        assert!(struck.0.lock().is_empty());
+        assert!(lock(&struck.0).is_empty());
         count.fetch_add(1, Ordering::Relaxed);
     }));
     injector.at(Point::InForward, &standing(1, 0));

@@ -6,9 +6,9 @@
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, PoisonError};
 
 use kintsugi_ffi::affinity;
-use parking_lot::Mutex;
 
 use super::places::Places;
 
@@ -58,7 +58,7 @@ pub enum Claim {
 /// # Errors
 /// What the kernel said; this process is bound to nothing.
 pub fn bind(host: &str, job: &str, places: &Places) -> io::Result<Claim> {
-    let mut held = HELD.lock();
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let each = places.each();
     if !held.is_empty() || each.is_empty() {
         return Ok(Claim::Held);
@@ -80,7 +80,7 @@ pub fn bind(host: &str, job: &str, places: &Places) -> io::Result<Claim> {
 
 /// Whether this process's processors are its place, not the machine's.
 pub fn is_bound() -> bool {
-    !HELD.lock().is_empty()
+    !HELD.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //! whole here, or lent to whoever writes the next state.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kintsugi_ffi::mapping::{Memory, Words};
-use parking_lot::Mutex;
 
 use super::file::SlotFile;
 use super::header::HEADER_WORDS;
@@ -47,7 +47,7 @@ impl Backing {
     pub fn with_body<T>(&self, slot: usize, read: impl FnOnce(Option<&[u8]>) -> T) -> T {
         match slot == self.current {
             true => read(Some(self.committed())),
-            false => read(self.other.lock().as_ref().map(Memory::bytes)),
+            false => read(self.other().as_ref().map(Memory::bytes)),
         }
     }
 
@@ -56,7 +56,7 @@ impl Backing {
     /// # Panics
     /// While it is lent.
     pub fn both(&mut self) -> (&[u8], &mut [u8]) {
-        let other = self.other.get_mut();
+        let other = self.other.get_mut().unwrap_or_else(PoisonError::into_inner);
         let other = other.as_mut().expect("what was lent is back before it is written here");
         (self.committed.bytes(), other.bytes_mut())
     }
@@ -66,12 +66,12 @@ impl Backing {
     /// # Panics
     /// While it is lent.
     pub fn lend(&self) -> Memory {
-        self.other.lock().take().expect("one step is written at a time")
+        self.other().take().expect("one step is written at a time")
     }
 
     /// It is back.
     pub fn take_back(&self, body: Memory) {
-        *self.other.lock() = Some(body);
+        *self.other() = Some(body);
     }
 
     /// The slot that is the committed one from now on.
@@ -80,7 +80,7 @@ impl Backing {
     /// When it is lent.
     pub fn turn_to(&mut self, slot: usize) {
         if slot != self.current {
-            let other = self.other.get_mut();
+            let other = self.other.get_mut().unwrap_or_else(PoisonError::into_inner);
             let other = other.as_mut().expect("what was lent is back before it counts");
             std::mem::swap(&mut self.committed, other);
             self.current = slot;
@@ -90,5 +90,9 @@ impl Backing {
     /// Makes every page present, lent ones too.
     pub fn populate(&self) {
         self.committed.presence().populate();
+    }
+
+    fn other(&self) -> MutexGuard<'_, Option<Memory>> {
+        self.other.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,9 +2,9 @@
 //! each have one writer at a time.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kintsugi_ffi::mapping::Memory;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::places::Places;
 use super::state::{PARTS_MAX, Shape, SlotMut};
@@ -72,14 +72,14 @@ impl Body {
 impl Next {
     /// One of the ranges, by its number.
     pub fn piece(&self, number: usize) -> MutexGuard<'_, Piece> {
-        self.pieces[number].lock()
+        self.pieces[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// In one piece again.
     pub fn join(self) -> Body {
         let mut memories = self.between;
         for piece in self.pieces {
-            let piece = piece.into_inner();
+            let piece = piece.into_inner().unwrap_or_else(PoisonError::into_inner);
             memories.extend(piece.parts.into_iter().flatten());
         }
         Body { places: self.places, memory: Memory::join(memories) }

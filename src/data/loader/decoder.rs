@@ -3,8 +3,7 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::config::BadImage;
 use crate::data::set::{DataSet, Fetched, Length};
@@ -52,6 +51,11 @@ pub(super) struct Thumbnail {
 /// Of a sample whose bytes could not be had, as when it was listed.
 const NOTHING: Fetched = Fetched { contents: 0, length: Length::AsListed };
 
+/// A lock whose holder panicked still guards plain data that is whole.
+pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
 impl Decoder {
     pub(super) fn new(set: DataSet, recipe: Recipe, bad_image: BadImage) -> Self {
         Self { set, recipe, bad_image, bad: Mutex::default() }
@@ -97,7 +101,7 @@ impl Decoder {
 
     /// Once, and of so many.
     fn name_rewritten(&self, id: u64) {
-        let mut bad = self.bad.lock();
+        let mut bad = hold(&self.bad);
         if bad.rewritten.len() < NAMED_MAX && bad.rewritten.insert(id) {
             let name = self.set.source.name(id);
             tracing::warn!(
@@ -161,7 +165,7 @@ impl Decoder {
         if ends || self.bad_image == BadImage::Fatal {
             return Err(error);
         }
-        let mut bad = self.bad.lock();
+        let mut bad = hold(&self.bad);
         if bad.seen.len() < NAMED_MAX && bad.seen.insert(id) {
             bad.names.push(self.set.source.name(id));
             let last = if bad.seen.len() == NAMED_MAX { " (no more are named)" } else { "" };
@@ -172,6 +176,6 @@ impl Decoder {
 
     /// Names of bad images found since the last call, each once.
     pub(super) fn skipped(&self) -> Vec<String> {
-        std::mem::take(&mut self.bad.lock().names)
+        std::mem::take(&mut hold(&self.bad).names)
     }
 }

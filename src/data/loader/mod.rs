@@ -4,10 +4,8 @@
 //! change of plan and what is finished; this file adds threads, locks and the decoding itself.
 //! What a micro-batch holds depends on (seed, step, owner) only: never on threads or plans.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::config::{BadImage, Look};
 use crate::observe::notice::act_on;
@@ -31,7 +29,7 @@ pub mod viewer;
 pub use crew::Threads;
 
 use crew::{Crew, Meter};
-use decoder::Decoder;
+use decoder::{Decoder, hold};
 use queue::Queue;
 use slot::{Chunk, Filled, Ticket};
 
@@ -135,7 +133,7 @@ impl Loader {
     /// Starts threads until as many live as are to work; each turn starts one.
     fn hire(&self) {
         loop {
-            let mut state = self.shared.state.lock();
+            let mut state = hold(&self.shared.state);
             let index = state.threads;
             if index >= state.crew.active() {
                 return;
@@ -147,7 +145,7 @@ impl Loader {
                 .name(format!("decode-{index}"))
                 .spawn(move || vital(|| own.decode_ahead(index)));
             if let Err(error) = thread {
-                self.shared.state.lock().threads -= 1;
+                hold(&self.shared.state).threads -= 1;
                 act_on(&format!(
                     "{index} decode threads and no more: {}; workers help themselves",
                     explained(error)
@@ -168,7 +166,7 @@ impl Loader {
     /// what still fits. A micro-batch of `step` that was taken already is not decoded ahead again.
     pub fn plan(&self, step: u64, owners: &[u32]) {
         self.shared.supply.plan(step, owners);
-        self.shared.state.lock().queue.plan(step, owners);
+        hold(&self.shared.state).queue.plan(step, owners);
         self.shared.work.notify_all();
     }
 
@@ -176,17 +174,17 @@ impl Loader {
     /// it; decodes it here and now if it was never planned. May be called from several threads.
     pub fn take(&self, step: u64, owner: u32) -> Result<Batch, DataError> {
         let begun = Instant::now();
-        let mut bench = self.shared.benches.lock().pop().unwrap_or_default();
+        let mut bench = hold(&self.shared.benches).pop().unwrap_or_default();
         let taken = self.take_with(&mut bench, step, owner);
         // As many as there are callers at the same time.
-        self.shared.benches.lock().push(bench);
+        hold(&self.shared.benches).push(bench);
         self.measure(begun.elapsed());
         taken.map(|batch| self.mixed(batch, step, owner))
     }
 
     /// The same where nobody has to wait for it.
     pub fn take_ready(&self, step: u64, owner: u32) -> Option<Result<Batch, DataError>> {
-        let mut state = self.shared.state.lock();
+        let mut state = hold(&self.shared.state);
         let slot = match state.queue.is_whole(step, owner) {
             true => state.queue.finish(step, owner)?,
             false => return None,
@@ -204,7 +202,7 @@ impl Loader {
 
     /// A worker has a micro-batch that it waited for so long: more threads, or fewer.
     fn measure(&self, waited: Duration) {
-        let mut state = self.shared.state.lock();
+        let mut state = hold(&self.shared.state);
         let Pipeline { crew, meter, .. } = &mut *state;
         let Some(change) = meter.took(waited, crew) else { return };
         drop(state);
@@ -215,13 +213,13 @@ impl Loader {
 
     /// Takes back the memory of a micro-batch that was used: a later one gets it.
     pub fn give_back(&self, batch: Batch) {
-        self.shared.state.lock().queue.reuse(batch.images);
+        hold(&self.shared.state).queue.reuse(batch.images);
     }
 
     fn take_with(&self, bench: &mut Bench, step: u64, owner: u32) -> Result<Batch, DataError> {
         let shared = &*self.shared;
         let until = Instant::now() + TAKE_LIMIT;
-        let mut state = shared.state.lock();
+        let mut state = hold(&shared.state);
         state.queue.want(step, owner);
         loop {
             if let Some(slot) = state.queue.finish(step, owner) {
@@ -232,7 +230,7 @@ impl Loader {
             if let Some(chunk) = state.queue.next_of(step, owner) {
                 drop(state);
                 let (ticket, part) = shared.decode(bench, chunk);
-                state = shared.state.lock();
+                state = hold(&shared.state);
                 if state.queue.deliver(ticket, part) {
                     shared.ready.notify_all();
                 }
@@ -247,7 +245,8 @@ impl Loader {
                     TAKE_LIMIT.as_secs()
                 )));
             }
-            shared.ready.wait_for(&mut state, left);
+            let waited = shared.ready.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
         }
     }
 
@@ -275,13 +274,14 @@ impl Drop for Loader {
         if let Some(staging) = &self.shared.supply.staging {
             staging.close();
         }
-        let mut state = self.shared.state.lock();
+        let mut state = hold(&self.shared.state);
         state.closing = true;
         self.shared.work.notify_all();
         let until = Instant::now() + CLOSE_LIMIT;
         while state.threads > 0 && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            self.shared.ready.wait_for(&mut state, left);
+            let waited = self.shared.ready.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
         }
     }
 }
@@ -290,13 +290,13 @@ impl Shared {
     /// The life of a decode thread.
     fn decode_ahead(&self, index: usize) {
         let mut bench = Bench::default();
-        let mut state = self.state.lock();
+        let mut state = hold(&self.state);
         while !state.closing {
             let works = index < state.crew.active();
             let chunk = if works { state.queue.next() } else { None };
             let Some(chunk) = chunk else {
                 let begun = Instant::now();
-                self.work.wait(&mut state);
+                state = self.work.wait(state).unwrap_or_else(|poison| poison.into_inner());
                 if works {
                     state.meter.idled(begun.elapsed());
                 }
@@ -304,7 +304,7 @@ impl Shared {
             };
             drop(state);
             let (ticket, part) = self.decode(&mut bench, chunk);
-            state = self.state.lock();
+            state = hold(&self.state);
             if state.queue.deliver(ticket, part) {
                 self.ready.notify_all();
             }
@@ -327,14 +327,14 @@ impl Shared {
     fn await_staged(&self, ticket: Ticket) {
         let Some(staging) = &self.supply.staging else { return };
         let (step, owner) = ticket.key;
-        while !staging.wait(step, owner, LOOK_EVERY) && !self.state.lock().closing {}
+        while !staging.wait(step, owner, LOOK_EVERY) && !hold(&self.state).closing {}
     }
 
     fn decode_now(&self, bench: &mut Bench, chunk: Chunk) -> Result<Filled, DataError> {
         let Chunk { epoch, ids, mut values, .. } = chunk;
         let (each, mut filled) = (self.decoder.recipe.values(), Filled::default());
         for sample in ids {
-            if self.state.lock().closing {
+            if hold(&self.state).closing {
                 break;
             }
             let view = match self.augment {
@@ -388,7 +388,7 @@ mod tests {
         let (alone, crew) = (loader(Threads::Fixed(0)), loader(Threads::Fixed(1)));
         crew.plan(0, &[0, 1]);
         for (step, active) in [1, 3, 2, 0, 4, 1].into_iter().enumerate() {
-            crew.shared.state.lock().crew = Crew::new(Threads::Fixed(active));
+            hold(&crew.shared.state).crew = Crew::new(Threads::Fixed(active));
             crew.hire();
             crew.shared.work.notify_all();
             for owner in [0, 1] {
@@ -396,6 +396,6 @@ mod tests {
                 assert_eq!(take(&crew), take(&alone), "{active} threads");
             }
         }
-        assert_eq!(crew.shared.state.lock().threads, 4, "none ends");
+        assert_eq!(hold(&crew.shared.state).threads, 4, "none ends");
     }
 }

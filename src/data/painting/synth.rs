@@ -4,12 +4,12 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use image::codecs::jpeg::JpegEncoder;
 use kintsugi_ffi::os;
-use parking_lot::Mutex;
 
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
@@ -213,14 +213,17 @@ fn draw_all(
                 }
                 Err(error) => {
                     failed.store(true, Ordering::Relaxed);
-                    failure.lock().get_or_insert(error);
+                    failure
+                        .lock()
+                        .unwrap_or_else(|poison| poison.into_inner())
+                        .get_or_insert(error);
                 }
             }
         }
     };
     let number = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
     std::thread::scope(|scope| threads::share(scope, number, work));
-    match failure.into_inner() {
+    match failure.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
         Some(error) => Err(error),
         None => Ok(Written { images: total, bytes: bytes.into_inner() }),
     }

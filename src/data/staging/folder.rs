@@ -13,12 +13,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use kintsugi_ffi::lock;
 use kintsugi_ffi::private::{self, Access};
-use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -90,6 +89,10 @@ pub struct Folder {
     /// This process is done with it.
     retired: AtomicBool,
     local: Direct,
+}
+
+fn poisoned<T>(poison: PoisonError<T>) -> T {
+    poison.into_inner()
 }
 
 impl Folder {
@@ -167,8 +170,8 @@ impl Folder {
     }
 
     fn learn(&self, since: Since) {
-        let lines = self.manifest.lock().news().unwrap_or_default();
-        let mut copies = self.copies.write();
+        let lines = self.manifest.lock().unwrap_or_else(poisoned).news().unwrap_or_default();
+        let mut copies = self.copies.write().unwrap_or_else(poisoned);
         for line in lines {
             let Some(hash) = line.hash() else { continue };
             let unseen = since == Since::Opening;
@@ -197,12 +200,12 @@ impl Folder {
     }
 
     fn known(&self, key: Key) -> Option<Copied> {
-        self.copies.read().get(&key).copied()
+        self.copies.read().unwrap_or_else(poisoned).get(&key).copied()
     }
 
     /// The copy of a file is of the file as it is: this process looked, or one that works for it.
     pub fn seen(&self, key: Key) {
-        if let Some(copied) = self.copies.write().get_mut(&key) {
+        if let Some(copied) = self.copies.write().unwrap_or_else(poisoned).get_mut(&key) {
             copied.unseen = false;
         }
     }
@@ -215,7 +218,7 @@ impl Folder {
 
     /// Bytes of all copies.
     pub fn bytes(&self) -> u64 {
-        self.copies.read().values().map(|copied| copied.bytes).sum()
+        self.copies.read().unwrap_or_else(poisoned).values().map(|copied| copied.bytes).sum()
     }
 
     /// Replaces what is in `into` with the bytes of `location`, if the folder has its file.
@@ -266,27 +269,27 @@ impl Folder {
     /// The hashes of a copy's parts: made once by each process, of bytes that are the copy's.
     fn hashed(&self, key: Key, copied: Copied) -> Result<Arc<Hashed>, FetchError> {
         let held = || {
-            let all = self.hashed.read();
+            let all = self.hashed.read().unwrap_or_else(poisoned);
             all.get(&key).filter(|held| held.is_of(&copied)).map(Arc::clone)
         };
         if let Some(held) = held() {
             return Ok(held);
         }
-        let _hashes = self.hashing.lock();
+        let _hashes = self.hashing.lock().unwrap_or_else(poisoned);
         if let Some(held) = held() {
             return Ok(held);
         }
         let hashed = Arc::new(hash_file(&key.path(&self.root))?);
         check(copied, hashed.bytes, hashed.hash)?;
-        self.hashed.write().insert(key, Arc::clone(&hashed));
+        self.hashed.write().unwrap_or_else(poisoned).insert(key, Arc::clone(&hashed));
         Ok(hashed)
     }
 
     /// A copy that cannot be used is nobody's any more.
     fn forget(&self, key: Key) {
-        let copied = self.copies.write().remove(&key);
+        let copied = self.copies.write().unwrap_or_else(poisoned).remove(&key);
         copied.into_iter().for_each(|copied| self.of_run.gives_up(key, copied));
-        self.hashed.write().remove(&key);
+        self.hashed.write().unwrap_or_else(poisoned).remove(&key);
         let path = key.path(&self.root);
         let _ = fs::remove_file(&path);
         self.local.close(&path);
@@ -345,7 +348,7 @@ impl Folder {
             // Known before anybody reads it.
             self.of_run.gets(key, copied);
             self.enter(file, key, copied).map_err(ours)?;
-            let mut all = self.hashed.write();
+            let mut all = self.hashed.write().unwrap_or_else(poisoned);
             all.extend(hashed.map(|hashed| (key, Arc::new(hashed))));
             drop(all);
             return Ok(Done::Made(copied.bytes));
@@ -377,21 +380,22 @@ impl Folder {
             xxh3: format!("{:016x}", copied.hash),
             made_ns: copied.made_ns,
         };
-        self.manifest.lock().append(&line)?;
-        self.copies.write().insert(key, copied);
+        self.manifest.lock().unwrap_or_else(poisoned).append(&line)?;
+        self.copies.write().unwrap_or_else(poisoned).insert(key, copied);
         Ok(())
     }
 
     /// Files that have a copy.
     pub fn files(&self) -> u64 {
-        self.copies.read().len() as u64
+        self.copies.read().unwrap_or_else(poisoned).len() as u64
     }
 
     /// Hashes every copy; the keys of those that cannot be used, which are removed, and of those
     /// that cannot be read now. `progress` is
     /// told the bytes of each, and may end it.
     pub fn verify(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Vec<Key> {
-        let all: Vec<(Key, Copied)> = self.copies.read().iter().map(|(k, c)| (*k, *c)).collect();
+        let all: Vec<(Key, Copied)> =
+            self.copies.read().unwrap_or_else(poisoned).iter().map(|(k, c)| (*k, *c)).collect();
         let mut damaged = Vec::new();
         for (key, copied) in all {
             let hashed = hash_file(&key.path(&self.root)).map_err(FetchError::from);

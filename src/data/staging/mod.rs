@@ -6,12 +6,11 @@
 //! micro-batch they are there; `pace` gives way. This file has the copy workers.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::config::{Shown, StagingMode};
 use crate::observe::notice::act_on;
@@ -148,11 +147,11 @@ impl Staging {
             lets_all: AtomicBool::new(false),
         });
         for (index, hands) in workers.hands().into_iter().enumerate() {
-            staging.state.lock().workers += 1;
+            staging.lock().workers += 1;
             let own = Arc::clone(&staging);
             let thread = std::thread::Builder::new().name(format!("copy-{index}"));
             if let Err(error) = thread.spawn(move || own.work(hands)) {
-                let (error, mut state) = (explained(error), staging.state.lock());
+                let (error, mut state) = (explained(error), staging.lock());
                 state.workers -= 1;
                 if state.workers == 0 {
                     staging.stop(&mut state, &format!("no copy worker could be started: {error}"));
@@ -163,9 +162,13 @@ impl Staging {
         staging
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From `step` on this rank computes `owners`.
     pub fn plan(&self, step: u64, owners: &[u32]) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.stopped.is_some() || (state.serial > 0 && state.owners == owners) {
             return;
         }
@@ -202,14 +205,14 @@ impl Staging {
         if self.readers_copy {
             return self.copy_until(step, owner);
         }
-        let mut state = self.state.lock();
-        self.open.wait_while_for(&mut state, |state| !self.lets_in(state, step, owner), limit);
-        self.lets_in(&state, step, owner)
+        let held = |state: &mut State| !self.lets_in(state, step, owner);
+        let waited = self.open.wait_timeout_while(self.lock(), limit, held);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let state = self.state.lock();
+        let state = self.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let rate = state.copied_bytes as f64 / seconds.max(1e-3);
         Progress { rate, lacking: state.lacks().into(), ..state.progress }
@@ -218,14 +221,13 @@ impl Staging {
     /// Waits until everything is there and counted, or nothing is copied any more, so long at most;
     /// whether it is so.
     pub fn wait_for_all(&self, limit: Duration) -> bool {
-        let mut state = self.state.lock();
-        self.open.wait_while_for(&mut state, |state| state.lacks(), limit);
-        !state.lacks()
+        let waited = self.open.wait_timeout_while(self.lock(), limit, |state| state.lacks());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Why nothing is copied any more, if it is so before everything is there.
     pub fn stop_reason(&self) -> Option<String> {
-        self.state.lock().stopped.clone()
+        self.lock().stopped.clone()
     }
 
     /// Nothing is copied any more, and nobody is held up: training reads the shared store.
@@ -248,7 +250,7 @@ impl Staging {
     /// The walk is over and the way not open: a gate that holds readers up for ever is no way to
     /// end.
     fn copy_until(&self, step: u64, owner: u32) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         while !self.lets_in(&state, step, owner) {
             if !state.surveyed {
                 state = self.survey(state);
@@ -261,7 +263,7 @@ impl Staging {
                 Turn::Copy(unit) => {
                     drop(state);
                     let lives = self.carry(&mut Hands::Own, unit);
-                    state = self.state.lock();
+                    state = self.lock();
                     if !lives {
                         self.stop(&mut state, "the copy worker has died");
                     }
@@ -280,7 +282,7 @@ impl Staging {
     fn carry(&self, hands: &mut Hands, unit: Unit) -> bool {
         let (store, pace) = (&*self.set.store, &self.pace);
         let copied = hands.copy(store, &self.folder, pace, &unit.file);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         match copied {
             Some(Ok(Done::Made(bytes))) => {
                 self.tally.fetched(Tier::Shared, bytes);
@@ -312,7 +314,7 @@ impl Staging {
         }
         // A process lets go of the folder before this one does.
         drop(hands);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.workers -= 1;
         if state.workers == 0 {
             self.stop(&mut state, "every copy worker has died");
@@ -357,7 +359,7 @@ impl Staging {
 
     /// The next file to copy; `None`: the worker's life is over.
     fn await_unit(&self) -> Option<Unit> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         loop {
             if state.closing || state.stopped.is_some() {
                 return None;
@@ -374,10 +376,10 @@ impl Staging {
                 Turn::Pause => {
                     drop(state);
                     std::thread::yield_now();
-                    state = self.state.lock();
+                    state = self.lock();
                 }
                 Turn::Rest => {
-                    self.work.wait(&mut state);
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
@@ -391,7 +393,7 @@ impl Staging {
         let (files, bytes) = walk::survey(&self.set, &self.order, &owners);
         let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
         let lacking = bytes.saturating_sub(self.folder.bytes());
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.serial == serial {
             state.surveying = false;
             if !self.readers_copy {
@@ -476,13 +478,13 @@ impl Staging {
 
     /// Ends the workers after the file at hand.
     pub fn close(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.closing = true;
         self.work.notify_all();
         self.open.notify_all();
         let working = |state: &mut State| state.workers > 0;
         state.walk = None;
-        self.open.wait_while_for(&mut state, working, CLOSE_LIMIT);
+        drop(self.open.wait_timeout_while(state, CLOSE_LIMIT, working));
     }
 }
 

@@ -4,12 +4,11 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::lock::{self, Lock};
-use parking_lot::Mutex;
 
 use crate::config::Pace as Wanted;
 use crate::data::store::{Entry, FetchError, Kind, Location, Store};
@@ -117,7 +116,7 @@ impl Pace {
                 }
             }
             Wanted::Rate(_) => {
-                let due = *self.due.lock();
+                let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
                 let left = due.map(|due| due.saturating_duration_since(Instant::now()));
                 std::thread::sleep(left.unwrap_or_default());
             }
@@ -128,7 +127,7 @@ impl Pace {
     pub fn copied(&self, bytes: u64) {
         if let Wanted::Rate(rate) = self.wanted {
             let time = Duration::from_secs_f64(bytes as f64 / rate.0 as f64);
-            let mut due = self.due.lock();
+            let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
             *due = Some(due.map_or(now, |due| due.max(now)) + time);
         }

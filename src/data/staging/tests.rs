@@ -69,17 +69,17 @@ impl Slow {
     }
 
     fn let_through(&self, files: u64) {
-        *self.let_through.lock() += files;
+        *self.let_through.lock().unwrap() += files;
         self.changed.notify_all();
     }
 }
 
 impl Store for Slow {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
-        let mut held = self.let_through.lock();
-        self.changed.wait_while(&mut held, |left| *left == 0);
+        let held = self.let_through.lock().unwrap();
+        let mut held = self.changed.wait_while(held, |left| *left == 0).unwrap();
         *held -= 1;
-        self.fetched.lock().push(location.file.to_path_buf());
+        self.fetched.lock().unwrap().push(location.file.to_path_buf());
         drop(held);
         let more =
             self.panics.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
@@ -122,11 +122,11 @@ fn stand(mode: StagingMode, workers: u32) -> Stand {
 }
 
 fn lets(staging: &Staging, step: u64, owner: u32) -> bool {
-    staging.lets_in(&staging.state.lock(), step, owner)
+    staging.lets_in(&staging.lock(), step, owner)
 }
 
 fn is_whole(staging: &Staging) -> bool {
-    let state = staging.state.lock();
+    let state = staging.lock();
     state.stopped.is_some() || state.gate.is_whole()
 }
 
@@ -147,7 +147,7 @@ fn files_are_copied_in_the_order_of_their_use_and_open_the_way_by_micro_batch() 
         .flat_map(|step| [0, 2].map(|owner| order.owner_samples(step, owner)).concat())
         .map(name)
         .collect();
-    assert_eq!(*store.fetched.lock(), expected);
+    assert_eq!(*store.fetched.lock().unwrap(), expected);
     let progress = staging.progress();
     assert_eq!((progress.files, progress.files_total, progress.bytes), (16, 16, 64));
 }
@@ -168,10 +168,10 @@ fn another_ranks_owners_are_copied_from_the_step_at_hand_and_what_is_there_is_no
     staging.plan(0, &[0]);
     store.let_through(FILES);
     assert!(staging.wait(50, 0, LONG));
-    let before = store.fetched.lock().len();
+    let before = store.fetched.lock().unwrap().len();
     staging.plan(2, &[0, 1]);
     assert!(staging.wait(50, 1, LONG));
-    let fetched = store.fetched.lock()[before..].to_vec();
+    let fetched = store.fetched.lock().unwrap()[before..].to_vec();
     assert_eq!(fetched.len(), 8);
     let first: Vec<PathBuf> = order.owner_samples(2, 1).into_iter().map(name).collect();
     assert_eq!(fetched[..2], first);
@@ -182,7 +182,7 @@ fn a_later_start_on_the_same_node_copies_nothing_twice() {
     let Stand { store, staging, place, .. } = stand(StagingMode::During, 1);
     staging.plan(0, &[0, 1, 2]);
     store.let_through(10);
-    while store.fetched.lock().len() < 10 {
+    while store.fetched.lock().unwrap().len() < 10 {
         std::thread::yield_now();
     }
     let own = Arc::clone(&staging);
@@ -197,7 +197,7 @@ fn a_later_start_on_the_same_node_copies_nothing_twice() {
     staging.plan(0, &[0, 1, 2]);
     store.let_through(FILES);
     assert!(staging.wait(50, 2, LONG));
-    assert!(store.fetched.lock().len() <= (FILES - 9) as usize);
+    assert!(store.fetched.lock().unwrap().len() <= (FILES - 9) as usize);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
         staging.plan(0, &[0, 1, 2]);
         assert!(!staging.wait(0, 0, NOW));
         store.let_through(2);
-        while store.fetched.lock().len() < 2 {
+        while store.fetched.lock().unwrap().len() < 2 {
             std::thread::yield_now();
         }
         let needed = |steps: std::ops::Range<u64>| -> std::collections::BTreeSet<PathBuf> {
@@ -289,7 +289,7 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
         assert!(!staging.wait(0, 2, Duration::from_millis(50)) && !is_whole(&staging));
         store.let_through(1);
         assert!(staging.wait(9, 2, LONG));
-        let fetched = store.fetched.lock().clone();
+        let fetched = store.fetched.lock().unwrap().clone();
         let once: std::collections::BTreeSet<PathBuf> = fetched.iter().cloned().collect();
         assert_eq!((fetched.len(), once), (3, needed(0..4)), "{workers} workers");
         let progress = staging.progress();
@@ -323,15 +323,15 @@ fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
     staging.plan(0, &[0, 2]);
     assert!(!lets(&staging, 0, 0) && staging.wait(0, 0, NOW));
     let first: Vec<PathBuf> = order.owner_samples(0, 0).into_iter().map(name).collect();
-    assert_eq!(*store.fetched.lock(), first);
+    assert_eq!(*store.fetched.lock().unwrap(), first);
     assert!(staging.wait(1, 2, NOW) && !is_whole(&staging));
     assert!(staging.wait(9, 2, NOW) && is_whole(&staging));
-    assert_eq!(store.fetched.lock().len(), 16);
+    assert_eq!(store.fetched.lock().unwrap().len(), 16);
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 0);
     store.let_through(FILES);
     staging.plan(0, &[1]);
     assert!(staging.wait(0, 1, NOW) && is_whole(&staging));
-    assert_eq!(store.fetched.lock().len(), 8);
+    assert_eq!(store.fetched.lock().unwrap().len(), 8);
 }
 
 #[test]

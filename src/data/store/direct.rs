@@ -7,9 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use parking_lot::RwLock;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::config::Shown;
 use crate::observe::refusal::Meaning;
@@ -47,13 +45,13 @@ impl Default for Open {
 
 impl Direct {
     fn shared(&self, path: &Path) -> io::Result<Arc<File>> {
-        let open = self.open.read();
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.files.get(path) {
             return Ok(Arc::clone(file));
         }
         drop(open);
         let file = Arc::new(self.file(path)?);
-        let mut open = self.open.write();
+        let mut open = self.write();
         // Two threads may open it at once; both read the same file.
         if open.files.len() < open.most {
             open.files.insert(path.to_owned(), Arc::clone(&file));
@@ -67,7 +65,7 @@ impl Direct {
             if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
                 return Err(error);
             }
-            let mut open = self.open.write();
+            let mut open = self.write();
             open.most = open.most.min(open.files.len() / 2);
             open.files.clear();
             drop(open);
@@ -75,9 +73,13 @@ impl Direct {
         })
     }
 
+    fn write(&self) -> RwLockWriteGuard<'_, Open> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is held open of a file is another one's from now on.
     pub fn close(&self, path: &Path) {
-        self.open.write().files.remove(path);
+        self.write().files.remove(path);
     }
 
     fn range(&self, file: &Path, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
@@ -211,7 +213,7 @@ impl Store for Direct {
 
     /// What is open is still read when another file has taken its name.
     fn is_still(&self, path: &Path, listed: (u64, i64)) -> Option<bool> {
-        let open = self.open.read();
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let file = open.files.get(path).map(Arc::clone);
         drop(open);
         let facts = match file {
@@ -297,7 +299,7 @@ mod tests {
             store.fetch(&Location::range(path, 0, 1), &mut bytes).expect("there");
             assert_eq!(bytes, [number as u8]);
         }
-        assert_eq!(store.open.read().files.len(), OPEN_MAX);
+        assert_eq!(store.open.read().expect("whole").files.len(), OPEN_MAX);
     }
 
     #[test]

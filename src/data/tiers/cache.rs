@@ -13,13 +13,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use kintsugi_ffi::lock::{self, Lock};
 use kintsugi_ffi::mapping::PAGE_BYTES;
 use kintsugi_ffi::private::{self, Access};
 use kintsugi_ffi::shared::{SharedWords, WORDS};
-use parking_lot::Mutex;
 
 use crate::config::CachePolicy;
 use crate::data::Occasion;
@@ -135,7 +135,11 @@ impl Cache {
     /// From now on this rank uses the samples of some owners, and others of its node those of
     /// others. Nothing is looked at before room has to be made.
     pub fn plan(&self, holdings: Holdings) {
-        self.used.lock().plan(holdings);
+        self.used().plan(holdings);
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, key: Key) -> PathBuf {
@@ -191,7 +195,7 @@ impl Cache {
 
     /// Takes so many bytes of the budget; whether there are so many.
     fn make_room(&self, bytes: u64) -> bool {
-        let mut used = self.used.lock();
+        let mut used = self.used();
         for _ in 0..GIVEN_UP_MAX {
             let before = self.counts.update(USED, |now| match now + bytes <= self.budget_bytes {
                 true => now + bytes,

@@ -1,9 +1,7 @@
 //! A node's cache as one rank has it: which of its samples are whose, and how much of the set it
 //! holds.
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
@@ -39,7 +37,7 @@ impl NodeMemory {
     /// This rank computes `mine` from now on, others on its node `beside`. Costs next to nothing
     /// where that is as it was.
     pub fn plan(&self, mine: &[u32], beside: &[u32]) {
-        let mut told = self.told.lock();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.as_ref().is_some_and(|(own, others)| own == mine && others == beside) {
             return;
         }

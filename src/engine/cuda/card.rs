@@ -8,13 +8,13 @@ use std::fmt::Display;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kintsugi_ffi::cuda::{
     Context, Cudnn, Device, Driver, Error, Found, Function, Missing, Module, Places,
 };
-use parking_lot::Mutex;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::kernels;
@@ -66,7 +66,7 @@ impl Place {
     /// No driver or no card.
     pub fn of(worker: usize) -> Result<Arc<Self>, EngineError> {
         static OWN: Mutex<Vec<Arc<Place>>> = Mutex::new(Vec::new());
-        let mut own = OWN.lock();
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         while own.len() <= worker {
             own.push(Arc::new(Self::take()?));
         }
@@ -124,7 +124,7 @@ impl Card {
         let place = Place::of(worker)?;
         let key = (place.uuid.clone(), element == ElementType::Bf16);
         let opened = {
-            let mut all = ALL.lock();
+            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(key).or_default())
         };
         opened.get_or_init(|| Self::open(&place.device, element).map(Arc::new)).clone()

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::arena::Hold;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use crate::engine::plan::steps::Way;
 
@@ -83,28 +83,31 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for a change while `unmet`.
     fn until<'a>(
         &self,
-        mut board: MutexGuard<'a, Board>,
+        board: MutexGuard<'a, Board>,
         mut unmet: impl FnMut(&Board) -> bool,
     ) -> MutexGuard<'a, Board> {
-        self.ended.wait_while(&mut board, |board| unmet(board));
-        board
+        let waited = self.ended.wait_while(board, |board| unmet(board));
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a copy behind those that were begun before it, once there is room.
     pub fn put(&self, way: Way, job: Job) {
         let full = |board: &Board| board.lanes[way as usize].queue.len() >= QUEUE_MAX;
-        let mut board = self.until(self.board.lock(), full);
+        let mut board = self.until(self.board(), full);
         board.lanes[way as usize].queue.push_back(job);
         self.asked.notify_all();
     }
 
     /// Waits until the copy of this number has ended, the first being 0.
     pub fn wait_for(&self, way: Way, number: u64) -> io::Result<()> {
-        let board =
-            self.until(self.board.lock(), |board| board.lanes[way as usize].ended <= number);
+        let board = self.until(self.board(), |board| board.lanes[way as usize].ended <= number);
         match &board.lanes[way as usize].failed {
             Some(failure) if failure.number <= number => {
                 Err(io::Error::new(failure.kind, failure.text.clone()))
@@ -120,13 +123,13 @@ impl Lanes {
             let ended = board.lanes.each_ref().map(|lane| lane.ended);
             ended.iter().all(|ended| *ended < all) || ended.iter().any(|ended| *ended < least)
         };
-        let board = self.until(self.board.lock(), early);
+        let board = self.until(self.board(), early);
         board.lanes.each_ref().map(|lane| lane.flow)
     }
 
     /// Ends what was begun, copied or not, and forgets errors.
     pub fn drain(&self) {
-        let mut board = self.board.lock();
+        let mut board = self.board();
         board.course = Course::GivingUp;
         self.asked.notify_all();
         let dropped = [0, 1].map(|lane: usize| std::mem::take(&mut board.lanes[lane].queue));
@@ -140,30 +143,29 @@ impl Lanes {
 
     /// What went each way since the last call.
     pub fn take_flows(&self) -> [Flow; 2] {
-        let mut board = self.board.lock();
+        let mut board = self.board();
         [0, 1].map(|lane: usize| std::mem::take(&mut board.lanes[lane].flow))
     }
 
     /// Ends the threads; one that hangs is left alone.
     pub fn close(&self) {
-        let mut board = self.board.lock();
+        let mut board = self.board();
         board.course = Course::Over;
         let dropped = [0, 1].map(|lane: usize| std::mem::take(&mut board.lanes[lane].queue));
         self.asked.notify_all();
         let served = |board: &mut Board| board.lanes.iter().any(|lane| lane.served);
-        self.ended.wait_while_for(&mut board, served, END_WAIT_MAX);
-        drop(board);
+        drop(self.ended.wait_timeout_while(board, END_WAIT_MAX, served));
         drop(dropped);
     }
 
     /// A thread serves this direction, from before it starts.
     pub fn enter(&self, way: Way) {
-        self.board.lock().lanes[way as usize].served = true;
+        self.board().lanes[way as usize].served = true;
     }
 
     /// It has ended, or did not start.
     pub fn leave(&self, way: Way) {
-        self.board.lock().lanes[way as usize].served = false;
+        self.board().lanes[way as usize].served = false;
         self.ended.notify_all();
     }
 
@@ -172,8 +174,8 @@ impl Lanes {
         let idle = |board: &mut Board| {
             board.course != Course::Over && board.lanes[way as usize].queue.is_empty()
         };
-        let mut board = self.board.lock();
-        self.asked.wait_while(&mut board, idle);
+        let waited = self.asked.wait_while(self.board(), idle);
+        let mut board = waited.unwrap_or_else(PoisonError::into_inner);
         let lane = &mut board.lanes[way as usize];
         let job = lane.queue.pop_front()?;
         lane.busy = true;
@@ -183,7 +185,7 @@ impl Lanes {
 
     /// Whether a copy that its thread has in hand is still wanted.
     pub fn goes_on(&self, way: Way) -> bool {
-        let board = self.board.lock();
+        let board = self.board();
         board.course == Course::Copying && board.lanes[way as usize].failed.is_none()
     }
 
@@ -191,12 +193,12 @@ impl Lanes {
     pub fn sleep_until(&self, then: Instant) {
         let time = then.saturating_duration_since(Instant::now());
         let wanted = |board: &mut Board| board.course == Course::Copying;
-        self.asked.wait_while_for(&mut self.board.lock(), wanted, time);
+        drop(self.asked.wait_timeout_while(self.board(), time, wanted));
     }
 
     /// The copy that its thread had in hand has ended, and given back what it had.
     pub fn end(&self, way: Way, flow: Flow, result: io::Result<()>) {
-        let mut board = self.board.lock();
+        let mut board = self.board();
         let lane = &mut board.lanes[way as usize];
         lane.flow.bytes += flow.bytes;
         lane.flow.busy += flow.busy;

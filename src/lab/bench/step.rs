@@ -7,12 +7,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use parking_lot::RwLock;
 
 use super::judge::{Judge, ratios, take_turns};
 use super::runs::Runs;
@@ -273,7 +271,7 @@ impl Ours {
         self.update.finish(&self.hands.board, learns);
         self.update.end(&self.hands.board);
         self.steps += 1;
-        self.slots.write().commit(self.steps, 0, &[]);
+        self.slots.write().unwrap_or_else(PoisonError::into_inner).commit(self.steps, 0, &[]);
         let parts = [("forward_backward", computed - begun), ("update", computed.elapsed())];
         Ok(parts.map(|(name, time)| (name, time.as_secs_f64())))
     }

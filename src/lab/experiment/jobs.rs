@@ -5,13 +5,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::affinity;
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::process;
-use parking_lot::Mutex;
 use signal_hook::consts::signal::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -193,7 +193,7 @@ impl Requests {
 
     /// All so far, in their order.
     pub fn heard(&self) -> Vec<Signal> {
-        let mut held = self.0.lock();
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (signals, script, heard) = &mut *held;
         let passed_on = |signal| match signal {
             SIGTERM => Signal::Terminate,
@@ -248,11 +248,11 @@ mod tests {
         let made = Mutex::new(Vec::new());
         let make = |at: usize, _: &Share| {
             together.wait();
-            made.lock().push(at);
+            made.lock().unwrap().push(at);
             Ok(ControlFlow::Continue(()))
         };
         in_order(6, &shares, make).unwrap();
-        let mut made = made.into_inner();
+        let mut made = made.into_inner().unwrap();
         made.sort_unstable();
         assert_eq!(made, [0, 1, 2, 3, 4, 5]);
     }

@@ -6,10 +6,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::comm::sim::SimStrike;
 use crate::cluster::faults::{FAULTS_FOLDER, Strike};
@@ -80,7 +78,7 @@ impl Files {
     /// What the change that comes now meets.
     fn next(&self) -> Option<Trouble> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
-        let mut troubles = self.troubles.lock();
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let trouble = troubles.remove(&change)?;
         self.fired.fetch_add(1, Ordering::Relaxed);
         Some(trouble)

@@ -6,10 +6,8 @@
 //! the supervisor's decisions between attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cluster::comm::sim::Trace;
 
@@ -143,14 +141,18 @@ struct Calms(Mutex<BTreeMap<Variant, Arc<Calm>>>);
 impl Calms {
     fn of(&self, scenario: &Scenario) -> Result<Arc<Calm>, String> {
         let variant = scenario.variant();
-        if let Some(calm) = self.0.lock().get(&variant) {
+        if let Some(calm) = hold(&self.0).get(&variant) {
             return Ok(Arc::clone(calm));
         }
         let played = play(&scenario.calm(), Rule::Vote, Trace::Digest);
         let calm = Arc::new(check::calm(&played)?);
-        self.0.lock().insert(variant, Arc::clone(&calm));
+        hold(&self.0).insert(variant, Arc::clone(&calm));
         Ok(calm)
     }
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Plays all schedules; `progress` is told the number played from time to time.
@@ -167,12 +169,12 @@ pub fn play_all(schedules: &Schedules, progress: &(dyn Fn(u64) + Sync)) -> Tally
                     }
                     let seed = schedules.first_seed.wrapping_add(index);
                     play_one(schedules, seed, &calms, &tally);
-                    progress(tally.lock().schedules);
+                    progress(hold(&tally).schedules);
                 }
             });
         }
     });
-    let mut tally = tally.into_inner();
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     tally.failed.sort_by_key(|failed| failed.seed);
     tally
 }
@@ -182,7 +184,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     let played = play(&scenario, schedules.rule, Trace::Digest);
     let failure = judged(&scenario, &played, calms);
     let (recoveries, resident_starts) = told(&played);
-    let mut sum = tally.lock();
+    let mut sum = hold(tally);
     sum.schedules += 1;
     sum.attempts += played.attempts.len() as u64;
     sum.deaths += u64::from(played.deaths);
@@ -201,7 +203,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     }
     drop(sum);
     let failed = minimise(schedules, seed, failure, calms);
-    tally.lock().failed.push(failed);
+    hold(tally).failed.push(failed);
 }
 
 /// Repairs and starts from resident state that a run's events tell of.

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::comm::sim::{JoinInfo, SimClock, SimComm};
@@ -267,7 +266,7 @@ fn in_file(
         if attempt.rule == Rule::Forgetful {
             slot_files.folder.clear_free();
         }
-        let mut slots = prepared.slots.write();
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }
@@ -276,7 +275,7 @@ fn in_file(
 }
 
 fn digest(slots: &RwLock<Slots>) -> (u64, u64) {
-    let slots = slots.read();
+    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
     if !slots.holds_state() {
         return (0, 0);
     }

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::resident::Slots;
@@ -219,7 +218,7 @@ impl StandIn {
 
     fn committed_step(&self) -> u64 {
         let slots = self.state.get().map(|slots| slots.read());
-        slots.map_or(0, |slots| slots.committed().step)
+        slots.map_or(0, |slots| slots.unwrap_or_else(PoisonError::into_inner).committed().step)
     }
 }
 
@@ -270,7 +269,7 @@ impl Compute for StandIn {
         let (attempt, process, weights) = (self.attempt, self.process, self.weights);
         let (step, batch, owner) = (self.committed_step(), key[1], key[2]);
         let seen = Seen { attempt, process, step, batch, owner, weights };
-        self.sightings.lock().push(seen);
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
         let (least, range) = MILLISECONDS;
         let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);
         (self.watch)(Passing::SwapOut);

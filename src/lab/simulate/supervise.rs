@@ -142,7 +142,7 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         deaths: 0,
     };
     let end = supervisor.launch();
-    let sightings = supervisor.sightings.lock().clone();
+    let sightings = supervisor.sightings.lock().map(|seen| seen.clone()).unwrap_or_default();
     Played {
         end,
         attempts: supervisor.played,

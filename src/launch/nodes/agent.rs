@@ -6,11 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use crate::cluster::resident::{Folder, Key};
 use crate::config::Shown;
@@ -163,7 +161,7 @@ fn beat_for_ever(link: &Mutex<TcpStream>, beats: &UdpSocket, beat: &Beat, every:
     loop {
         // Whoever cannot be reached is noticed by his silence.
         let _ = beats.send(&datagram);
-        let stream = link.lock();
+        let stream = link.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = message::send(&stream, &Report::Beat);
         drop(stream);
         std::thread::sleep(every);
@@ -199,7 +197,7 @@ impl Agent<'_> {
     }
 
     fn report(&self, report: &Report) {
-        let stream = self.link.lock();
+        let stream = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection that is gone shows in the reader.
         let _ = message::send(&stream, report);
     }

@@ -4,11 +4,9 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::message::{self, Beat, Order, Report};
 use super::record::Record;
@@ -123,7 +121,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Node>> {
-        self.nodes.lock()
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -153,7 +151,7 @@ impl Shared {
         drop(nodes);
         let silent = number.is_none();
         let loss = Loss { node: name.to_owned(), why: why.to_owned(), silent };
-        self.losses.lock().push(loss);
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
         self.changed.notify_all();
     }
 

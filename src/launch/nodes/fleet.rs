@@ -7,7 +7,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
@@ -190,7 +190,7 @@ impl Fleet {
 
     /// What was lost since the last call.
     pub fn losses(&self) -> Vec<Loss> {
-        let mut losses = self.shared.losses.lock();
+        let mut losses = self.shared.losses.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *losses)
     }
 
@@ -239,7 +239,8 @@ impl Fleet {
                 late.iter().for_each(|name| self.shared.lose(name, None, &why));
                 break;
             }
-            self.shared.changed.wait_for(&mut all, POLL);
+            let waited = self.shared.changed.wait_timeout(all, POLL);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
         self.take_answers(nodes);
     }

@@ -1,8 +1,7 @@
 //! Bars on a terminal, drawn through the console: a terminal that is gone or stopped costs the bar.
 
 use std::io;
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use ::console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
@@ -31,7 +30,7 @@ struct Screen {
 
 impl Screen {
     fn put(&self, text: &str) -> io::Result<()> {
-        self.drawn.lock().push_str(text);
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
         Ok(())
     }
 
@@ -79,7 +78,7 @@ impl TermLike for Screen {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let mut drawn = self.drawn.lock();
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         write_errors(&std::mem::take(&mut *drawn));
         Ok(())
     }

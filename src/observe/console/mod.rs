@@ -9,9 +9,9 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outlet::{Outlet, Pace};
-use parking_lot::Mutex;
 
 pub mod bar;
 mod outlet;
@@ -26,6 +26,11 @@ struct Stream {
 
 static OUTPUT: Mutex<Stream> = Mutex::new(Stream { outlet: Outlet::new(), lost: None });
 static ERRORS: Mutex<Outlet> = Mutex::new(Outlet::new());
+
+/// A thread that panicked while it wrote left counts that are whole.
+fn hold<T>(stream: &Mutex<T>) -> MutexGuard<'_, T> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A line for people, on stderr.
 macro_rules! say {
@@ -66,7 +71,7 @@ pub fn print_text(text: &str) {
 
 /// Whether stdout took all that it was given.
 pub fn output_is_open() -> bool {
-    OUTPUT.lock().lost.is_none()
+    hold(&OUTPUT).lost.is_none()
 }
 
 /// Whether a person sees stdout, on a terminal that can be drawn on.
@@ -93,7 +98,7 @@ fn can_be_drawn_on() -> bool {
 /// The exit code of a command whose result is what it prints. A reader that closed the pipe has
 /// read what it wanted: the code stays. A result that was lost (a full disk) is a failure.
 pub fn conclude(code: ExitCode) -> ExitCode {
-    let lost = OUTPUT.lock().lost.take();
+    let lost = hold(&OUTPUT).lost.take();
     match lost {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
             say!("error: stdout: {error}; the output is not whole: write it elsewhere");
@@ -120,7 +125,7 @@ impl io::Write for Diagnostics {
 
 fn write_output(text: &str, pace: Pace) {
     let stdout = io::stdout();
-    let mut stream = OUTPUT.lock();
+    let mut stream = hold(&OUTPUT);
     // Nobody is there any more, or a part is missing already.
     if stream.lost.is_some() {
         return;
@@ -134,14 +139,14 @@ fn write_output(text: &str, pace: Pace) {
 
 fn write_errors(text: &str) {
     // There is nobody left to be told of an error.
-    let _ = ERRORS.lock().write(io::stderr().as_fd(), text, Pace::Work);
+    let _ = hold(&ERRORS).write(io::stderr().as_fd(), text, Pace::Work);
 }
 
 /// The last words of a thread that panics: it may have been within this file.
 pub(super) fn last_words(text: &str) {
     let stderr = io::stderr();
     let _ = match ERRORS.try_lock() {
-        Some(mut outlet) => outlet.write(stderr.as_fd(), text, Pace::Work),
-        None => Outlet::new().write(stderr.as_fd(), text, Pace::Work),
+        Ok(mut outlet) => outlet.write(stderr.as_fd(), text, Pace::Work),
+        Err(_) => Outlet::new().write(stderr.as_fd(), text, Pace::Work),
     };
 }

@@ -1,9 +1,7 @@
 //! What progress says, and how often.
 
 use std::io::{self, Write};
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement};
 use crate::observe::data_use::{DataUse, Waits};
@@ -14,7 +12,7 @@ struct Sink(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().write(bytes)
+        self.0.lock().unwrap().write(bytes)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -58,7 +56,7 @@ fn lines(events: &[Event]) -> Vec<String> {
         progress.on(event);
     }
     progress.finish();
-    let text = String::from_utf8(sink.0.lock().clone()).unwrap();
+    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
     text.lines().map(str::to_string).collect()
 }
 
@@ -168,7 +166,7 @@ fn a_wait_for_the_data_is_said_once_until_the_run_goes_on() {
         progress.on(&Event { seconds, ..kind });
     }
     progress.on(&waiting(2.0));
-    let text = String::from_utf8(sink.0.lock().clone()).unwrap();
+    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.matches("waiting up to 1m00s (data.patience)").count(), 2, "{text}");
 }
 

@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::Shown;
 
@@ -62,6 +61,11 @@ impl MemoryStorage {
         Self { faults: Some(Box::new(faults)), ..Self::default() }
     }
 
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        // No operation leaves the tree half changed, so a panic elsewhere does not spoil it.
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fault(&self, operation: Operation, path: &Path) -> Option<Fault> {
         self.faults.as_ref().and_then(|faults| faults(operation, path))
     }
@@ -111,7 +115,7 @@ impl Storage for MemoryStorage {
         if let Some(Fault::Fails(kind)) = fault {
             return Err(error(kind, path, "injected"));
         }
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         tree.needs_parent(path)?;
         let file = tree.files.entry(path.to_path_buf()).or_default();
         let bytes = line.as_bytes().iter().chain(b"\n");
@@ -129,7 +133,7 @@ impl Storage for MemoryStorage {
 
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
         self.check(Operation::WriteWhole, path)?;
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         tree.needs_parent(path)?;
         tree.files.insert(path.to_path_buf(), body.concat());
         Ok(())
@@ -140,7 +144,7 @@ impl Storage for MemoryStorage {
         if let Some(Fault::Fails(kind)) = fault {
             return Err(error(kind, path, "injected"));
         }
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         tree.needs_parent(path)?;
         if tree.exists(path) {
             return Err(error(io::ErrorKind::AlreadyExists, path, "somebody else made it"));
@@ -158,13 +162,13 @@ impl Storage for MemoryStorage {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.check(Operation::Read, path)?;
-        let found = self.tree.lock().files.get(path).cloned();
+        let found = self.tree().files.get(path).cloned();
         found.ok_or_else(|| error(io::ErrorKind::NotFound, path, "no such file"))
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         self.check(Operation::List, path)?;
-        let tree = self.tree.lock();
+        let tree = self.tree();
         let all = tree.files.keys().chain(&tree.folders);
         let mut names: Vec<String> = all
             .filter(|entry| entry.parent() == Some(path))
@@ -176,7 +180,7 @@ impl Storage for MemoryStorage {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.check(Operation::Rename, from)?;
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         tree.needs_parent(to)?;
         if let Some(body) = tree.files.remove(from) {
             tree.files.insert(to.to_path_buf(), body);
@@ -202,7 +206,7 @@ impl Storage for MemoryStorage {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::Remove, path)?;
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         tree.files.retain(|entry, _| !entry.starts_with(path));
         tree.folders.retain(|entry| !entry.starts_with(path));
         Ok(())
@@ -210,7 +214,7 @@ impl Storage for MemoryStorage {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.check(Operation::CreateDir, path)?;
-        self.tree.lock().add_folders(path);
+        self.tree().add_folders(path);
         Ok(())
     }
 }

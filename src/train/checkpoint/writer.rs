@@ -4,11 +4,9 @@
 //! memory for two and never a step.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::cluster::resident::{SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
@@ -86,8 +84,13 @@ struct Shared {
 }
 
 impl Shared {
+    /// A panic elsewhere leaves the state usable: every change of it is one assignment.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn submit(&self, snapshot: Snapshot) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.gone || state.queued.is_some() {
             let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
             let error = if state.gone {
@@ -124,7 +127,7 @@ impl Ticket {
         let copy = move || {
             let began = Instant::now();
             let shared = Arc::clone(&self.shared);
-            let slots = slots.read();
+            let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
             let snapshot = self.fill(&about, slots.committed(), state);
             drop(slots);
             shared.submit(snapshot);
@@ -177,7 +180,7 @@ fn refill(buffer: &mut Vec<f32>, values: &[f32]) {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(buffers) = self.buffers.take() {
-            self.shared.state.lock().take_back(buffers);
+            self.shared.lock().take_back(buffers);
         }
     }
 }
@@ -210,7 +213,7 @@ impl Writer {
         if let Err(error) = started {
             let error = explained(error);
             act_on(&format!("no checkpoints: the writer's thread cannot be started: {error}"));
-            shared.state.lock().gone = true;
+            shared.lock().gone = true;
         }
         Self { shared, inline: None }
     }
@@ -231,7 +234,7 @@ impl Writer {
 
     fn work_inline(&self) {
         let Some((worker, clock)) = &self.inline else { return };
-        let queued = self.shared.state.lock().queued.take();
+        let queued = self.shared.lock().queued.take();
         if let Some(snapshot) = queued {
             worker.write(snapshot, &**clock);
         }
@@ -239,7 +242,7 @@ impl Writer {
 
     /// The buffers for one checkpoint; `None` while one is written and one waits: skip it.
     pub fn try_begin(&self) -> Option<Ticket> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         if state.lent >= SETS_MAX || state.queued.is_some() {
             return None;
         }
@@ -251,7 +254,7 @@ impl Writer {
 
     /// Whether its thread has ended, or never began.
     pub fn is_gone(&self) -> bool {
-        self.shared.state.lock().gone
+        self.shared.lock().gone
     }
 
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.
@@ -262,14 +265,15 @@ impl Writer {
     /// What was written, or failed, since the last call.
     pub fn poll(&self) -> Vec<WriterReport> {
         self.work_inline();
-        std::mem::take(&mut self.shared.state.lock().reports)
+        std::mem::take(&mut self.shared.lock().reports)
     }
 
     /// Waits until everything submitted is written or failed; false when `limit` came first.
     pub fn finish(&self, limit: Duration) -> bool {
         self.work_inline();
-        let mut state = self.shared.state.lock();
-        self.shared.changed.wait_while_for(&mut state, |state| state.busy(), limit);
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, limit, |state| state.busy());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !state.busy()
     }
 }
@@ -277,7 +281,7 @@ impl Writer {
 impl Drop for Writer {
     /// The thread ends after what it has in hand; it is not waited for (`finish` does that).
     fn drop(&mut self) {
-        self.shared.state.lock().closing = true;
+        self.shared.lock().closing = true;
         self.shared.changed.notify_all();
     }
 }
@@ -314,7 +318,7 @@ impl Worker {
     fn write(&self, snapshot: Snapshot, clock: &dyn Clock) {
         let current = || (self.current_attempt)();
         let report = store::write(&*self.storage, &snapshot, self.keep, &current, clock);
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         state.writing = false;
         state.take_back(buffers_of(snapshot));
         state.report(report);
@@ -323,9 +327,10 @@ impl Worker {
     }
 
     fn next(&self) -> Option<Snapshot> {
-        let mut state = self.shared.state.lock();
+        let state = self.shared.lock();
         let idle = |state: &mut Queue| state.queued.is_none() && !state.closing;
-        self.shared.changed.wait_while(&mut state, idle);
+        let waited = self.shared.changed.wait_while(state, idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let next = if state.closing { None } else { state.queued.take() };
         state.writing = next.is_some();
         next
@@ -335,7 +340,7 @@ impl Worker {
 impl Drop for Worker {
     /// However the thread ends, nobody waits for it afterwards.
     fn drop(&mut self) {
-        self.shared.state.lock().gone = true;
+        self.shared.lock().gone = true;
         self.shared.changed.notify_all();
     }
 }

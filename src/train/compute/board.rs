@@ -3,9 +3,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cluster::faults::Standing;
 
@@ -118,7 +117,7 @@ pub struct Board {
 impl Board {
     /// The job at hand.
     pub fn lock(&self) -> MutexGuard<'_, Job> {
-        self.job.lock()
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for an item; `None` when the pool stops.
@@ -141,7 +140,8 @@ impl Board {
             if let Some(item) = job.take() {
                 return Some(item);
             }
-            self.changed.wait_for(&mut job, WAKE_EVERY);
+            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -155,7 +155,8 @@ impl Board {
             if matches!(job.work, Work::Stop) {
                 return None;
             }
-            self.changed.wait_for(&mut job, WAKE_EVERY);
+            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -214,7 +215,7 @@ impl Board {
                 return;
             } else {
                 // Whoever has taken it does it or ends the process.
-                self.changed.wait_for(&mut job, WAKE_EVERY);
+                drop(self.changed.wait_timeout(job, WAKE_EVERY));
             }
         }
     }

@@ -2,8 +2,7 @@
 //! free while they compute. A repair writes slots while workers are held in the middle of a pass.
 
 use std::cell::Cell;
-
-use parking_lot::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 use crate::cluster::resident::{SlotView, Slots};
 use crate::engine::{EngineError, Flat, WeightSource};
@@ -32,7 +31,7 @@ pub struct Committed<'a> {
 impl<'a> Committed<'a> {
     /// The state that is committed now.
     pub fn now(slots: &'a RwLock<Slots>) -> Self {
-        let step = slots.read().committed().step;
+        let step = slots.read().unwrap_or_else(PoisonError::into_inner).committed().step;
         Self { slots, which: Which::Trained, step, passed: Cell::new(false) }
     }
 
@@ -55,7 +54,7 @@ impl<'a> Committed<'a> {
 
 impl WeightSource for Committed<'_> {
     fn read(&self, tensor: &TensorSpec, take: &mut dyn FnMut(&[f32])) -> Result<(), EngineError> {
-        let slots = self.slots.read();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         if committed.step != self.step {
             self.passed.set(true);

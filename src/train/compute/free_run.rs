@@ -2,9 +2,8 @@
 //! al.): Δw with what it counted, and which owner's which micro-batch comes next.
 
 use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::faults::Standing;
 
@@ -145,20 +144,24 @@ impl FreeRun {
     /// The run ends with so many micro-batches of each owner, if with any number. A fast rank that
     /// began the next epoch while the last samples of this one are computed would count too many.
     pub fn ending_with(mut self, batches: Option<u64>) -> Self {
-        let state = self.state.get_mut();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.batches_max = batches.unwrap_or(u64::MAX);
         self
     }
 
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A round begins: so do the micro-batches that begin from now on.
     pub fn begin_round(&self, round: Round) {
-        self.state.lock().round = round;
+        self.lock().round = round;
     }
 
     /// From now on this rank computes `owners`. An owner it already had goes on where it is; a new
     /// one goes on after its last committed micro-batch.
     pub fn assign(&self, owners: &[u32], committed: &[u64]) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         for &owner in owners {
             if !state.owners.contains(&owner) {
                 state.next[owner as usize] = committed[owner as usize];
@@ -172,8 +175,12 @@ impl FreeRun {
     /// The next micro-batch to compute, and what it begins with; waits up to `limit` while every
     /// owner is being computed or is as far ahead as it may be.
     pub fn next_turn(&self, limit: Duration) -> Option<(Turn, Round)> {
-        let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, |state| state.eligible().is_none(), limit);
+        let mut state = self.lock();
+        if state.eligible().is_none() {
+            let waited =
+                self.changed.wait_timeout_while(state, limit, |state| state.eligible().is_none());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
         let owner = state.eligible()?;
         state.busy.insert(owner);
         let batch = state.next[owner as usize];
@@ -182,7 +189,7 @@ impl FreeRun {
 
     /// `Δw <- Δw + change` for a computed micro-batch (`change` is -γ g).
     pub fn add(&self, turn: Turn, change: &[f32], statistics: &[f32], totals: &Totals) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.busy.remove(&turn.owner);
         state.finished += 1;
         if state.owners.contains(&turn.owner) {
@@ -199,20 +206,20 @@ impl FreeRun {
 
     /// Whether there is anything to send.
     pub fn has_delta(&self) -> bool {
-        !self.state.lock().collected.is_empty()
+        !self.lock().collected.is_empty()
     }
 
     /// Whether this rank computes a micro-batch now, of `begun` since the start, or has computed
     /// one that no round has taken. Its owners may be as far ahead as they can be: it need not
     /// begin another.
     pub fn is_at_work(&self, begun: u64) -> bool {
-        let state = self.state.lock();
+        let state = self.lock();
         begun > state.finished || !state.collected.is_empty()
     }
 
     /// Whether this rank has nothing more to compute in this run.
     pub fn is_through(&self) -> bool {
-        let state = self.state.lock();
+        let state = self.lock();
         let left = |owner: &u32| state.next[*owner as usize] < state.batches_max;
         !state.owners.iter().any(left)
     }
@@ -225,14 +232,13 @@ impl FreeRun {
             let half = (state.owners.len() as u64).div_ceil(2).max(1);
             batches < half.min(batches + state.to_come())
         };
-        let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, short, limit);
-        !short(&mut state)
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, short);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Takes Δw; it restarts from zero.
     pub fn take(&self) -> Taken {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let owners = state.next.len();
         let mut empty = state.spare.take().unwrap_or_else(|| Taken::new(self.length, owners));
         empty.delta.fill(0.0);
@@ -243,13 +249,13 @@ impl FreeRun {
 
     /// A round that was not committed returns what it took.
     pub fn give_back(&self, taken: &Taken) {
-        self.state.lock().collected.add(taken);
+        self.lock().collected.add(taken);
         self.changed.notify_all();
     }
 
     /// A committed round returns its buffers; what it held is committed.
     pub fn committed(&self, taken: Taken) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         for (sum, batches) in state.committed.iter_mut().zip(&taken.owner_batches) {
             *sum += batches;
         }

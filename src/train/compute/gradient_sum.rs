@@ -4,9 +4,8 @@
 //! them as they are, so a survivor computes nothing again.
 
 use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::model::{Layout, TensorKind};
 
@@ -104,7 +103,7 @@ impl GradientSum {
 
     /// Words of a bucket of gradients; `None` of batch statistics.
     pub fn integers(&self, bucket: usize) -> Option<usize> {
-        match &self.buckets[bucket].state.lock().sum {
+        match &self.buckets[bucket].lock().sum {
             Words::Fixed { sum, .. } => Some(sum.len()),
             Words::Wide { .. } => None,
         }
@@ -118,7 +117,7 @@ impl GradientSum {
     /// Starts a step: the sums of `owners` owners are expected.
     pub fn begin(&self, owners: usize) {
         for bucket in &self.buckets {
-            let mut state = bucket.state.lock();
+            let mut state = bucket.lock();
             state.added.fill(0);
             state.missing = owners * bucket.blocks.of_tensors.len();
             state.sum.begin(owners, bucket.range.len());
@@ -128,14 +127,14 @@ impl GradientSum {
     /// Adds owners to a step that is under way (the share of a rank that died).
     pub fn extend(&self, owners: usize) {
         for bucket in &self.buckets {
-            bucket.state.lock().missing += owners * bucket.blocks.of_tensors.len();
+            bucket.lock().missing += owners * bucket.blocks.of_tensors.len();
         }
     }
 
     /// Counts one owner's samples, and those it computes alone, before it adds its first gradients.
     pub fn count(&self, samples: u64, alone: u64) {
         let Some(first) = self.buckets.first() else { return };
-        if let Words::Fixed { sum, .. } = &mut first.state.lock().sum {
+        if let Words::Fixed { sum, .. } = &mut first.lock().sum {
             // A step has fewer samples than 2^31.
             sum[first.range.len()] += samples as i32;
             sum[first.range.len() + 1] += alone as i32;
@@ -170,12 +169,13 @@ impl GradientSum {
         mut give_up: impl FnMut() -> Option<E>,
     ) -> Result<(), E> {
         let bucket = &self.buckets[bucket];
-        let mut state = bucket.state.lock();
+        let mut state = bucket.lock();
         while state.missing > 0 {
             if let Some(reason) = give_up() {
                 return Err(reason);
             }
-            bucket.changed.wait_for(&mut state, LOOK_EVERY);
+            let waited = bucket.changed.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl GradientSum {
     /// # Panics
     /// When it is not complete (`await_complete`).
     pub fn with_complete<T>(&self, bucket: usize, use_sum: impl FnOnce(Complete<'_>) -> T) -> T {
-        let state = self.buckets[bucket].state.lock();
+        let state = self.buckets[bucket].lock();
         assert_eq!(state.missing, 0, "a sum is used before it is complete");
         match &state.sum {
             Words::Fixed { sum, .. } => use_sum(Complete::Fixed(sum)),
@@ -196,7 +196,7 @@ impl GradientSum {
     /// From the next `begin` on, sums are made on this grid.
     pub fn set_grid(&self, grid: &Grid) {
         for bucket in &self.buckets {
-            if let Words::Fixed { units, .. } = &mut bucket.state.lock().sum {
+            if let Words::Fixed { units, .. } = &mut bucket.lock().sum {
                 for (block, unit) in units.iter_mut().enumerate() {
                     *unit = grid.unit(bucket.blocks.first + block);
                 }
@@ -209,7 +209,7 @@ impl GradientSum {
     pub fn reaches(&self) -> (Vec<u64>, u64) {
         let (mut all, mut statistics) = (vec![0; self.blocks], 0);
         for bucket in &self.buckets {
-            match &bucket.state.lock().sum {
+            match &bucket.lock().sum {
                 Words::Fixed { reaches, .. } => {
                     all[bucket.blocks.first..][..reaches.len()].copy_from_slice(reaches);
                 }
@@ -238,9 +238,13 @@ impl Bucket {
         Self { range, blocks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Summing> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One owner's values of a tensor, which `add` adds behind those of so many.
     fn add(&self, tensor: usize, add: impl FnOnce(&mut Words, usize, &Blocks)) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let before = state.added[tensor];
         add(&mut state.sum, before, &self.blocks);
         state.added[tensor] += 1;

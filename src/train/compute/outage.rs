@@ -1,11 +1,9 @@
 //! Storage that does not answer: whoever needs a sample of it waits here, and everybody else for
 //! him. Nothing is computed without what could not be read, so nothing is committed meanwhile.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::guard::report;
 use crate::config::Span;
@@ -77,18 +75,18 @@ impl Outage {
 
     /// Who asks for the end, and who is told.
     pub fn watch(&self, stop: Arc<AtomicBool>, tell: Tell) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         (state.stop, state.tell) = (stop, Some(tell));
     }
 
     /// Whether somebody waits.
     pub fn lasts(&self) -> bool {
-        self.state.lock().waiting > 0
+        self.lock().waiting > 0
     }
 
     /// Ends every wait.
     pub fn close(&self) {
-        self.state.lock().closed = true;
+        self.lock().closed = true;
         self.changed.notify_all();
     }
 
@@ -105,7 +103,7 @@ impl Outage {
         let mut told = Instant::now();
         while !ready(LOOK_EVERY) {
             report::progress();
-            let state = self.state.lock();
+            let state = self.lock();
             if state.closed {
                 return Err(TrainError::Closed);
             }
@@ -147,7 +145,7 @@ impl Outage {
         reason: &str,
         read: &mut impl FnMut() -> Result<T, DataError>,
     ) -> Result<T, TrainError> {
-        if self.state.lock().closed {
+        if self.lock().closed {
             return Err(TrainError::Closed);
         }
         let begun = Instant::now();
@@ -161,7 +159,7 @@ impl Outage {
                 other => break other.map_err(TrainError::from),
             }
         };
-        self.state.lock().waiting -= 1;
+        self.lock().waiting -= 1;
         if found.is_ok() {
             let seconds = begun.elapsed().as_secs_f64();
             tracing::warn!("the storage of the data set answers again after {seconds:.1} s");
@@ -170,7 +168,7 @@ impl Outage {
     }
 
     fn begin(&self, reason: &str) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.waiting += 1;
         if state.waiting > 1 {
             return;
@@ -183,7 +181,7 @@ impl Outage {
     /// Until the next try.
     fn pause(&self, reason: &str, begun: Instant) -> Result<(), TrainError> {
         let next = Instant::now() + RETRY_EVERY;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         while Instant::now() < next {
             if state.closed {
                 return Err(TrainError::Closed);
@@ -199,7 +197,8 @@ impl Outage {
                      {reason}; the same command goes on when it is back"
                 )));
             }
-            self.changed.wait_for(&mut state, LOOK_EVERY);
+            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
             // A wait for storage is no hang.
             report::progress();
             if state.told.is_none_or(|told| told.elapsed() >= self.tell_every) {
@@ -207,6 +206,10 @@ impl Outage {
             }
         }
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,9 +5,8 @@
 //! begun.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 /// Longest pause: a repair that takes longer has other troubles.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -31,7 +30,7 @@ impl Pause {
     pub fn release(&self) {
         if self.held.swap(false, Ordering::Relaxed) {
             // Whoever has just seen it held waits by now.
-            drop(self.gate.lock());
+            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
             self.changed.notify_all();
         }
     }
@@ -47,8 +46,9 @@ impl Pause {
     #[cold]
     fn wait(&self) {
         let begun = Instant::now();
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let held = |(): &mut ()| self.held.load(Ordering::Relaxed);
-        self.changed.wait_while_for(&mut self.gate.lock(), held, PAUSE_MAX);
+        drop(self.changed.wait_timeout_while(gate, PAUSE_MAX, held));
         let micros = begun.elapsed().as_micros() as u64;
         self.waited_micros.fetch_add(micros, Ordering::Relaxed);
     }

@@ -1,11 +1,9 @@
 //! The workers of a rank: threads, or in simulation nobody but the thread that asks.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::cluster::faults::Standing;
 use crate::config::seed;
@@ -143,7 +141,8 @@ impl Pool {
             if let Some(end) = give_up() {
                 return Err(end);
             }
-            self.board.changed.wait_for(&mut job, LOOK_EVERY);
+            let waited = self.board.changed.wait_timeout(job, LOOK_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -220,7 +219,7 @@ impl Pool {
 
     /// Whether it was performed; a failure is noted where a worker notes it.
     fn perform_inline(&self, worker: &Inline, item: Item) -> bool {
-        let mut worker = worker.lock();
+        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         let performed = worker.perform(item, &self.board);
         // Real time has no place in a simulated run: it would not replay.
         self.board.busy_micros.store(0, Ordering::Relaxed);
@@ -234,9 +233,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::RwLock;
     use std::sync::atomic::AtomicU64;
-
-    use parking_lot::RwLock;
 
     use super::*;
     use crate::cluster::comm::CommError;

@@ -3,11 +3,9 @@
 //! panic in one ends the whole process: never a rank with a dead worker.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
-
-use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::guard::report;
@@ -164,7 +162,7 @@ fn struck(injector: &Arc<Injector>, standing: &Arc<Mutex<Standing>>) -> Watch {
             Passing::SwapIn => Point::InSwapIn,
             Passing::Recompute => Point::InRecompute,
         };
-        let standing = *standing.lock();
+        let standing = *standing.lock().unwrap_or_else(PoisonError::into_inner);
         // Who rehearses stands nowhere.
         if standing.ranks > 0 {
             injector.at(point, &standing);
@@ -287,7 +285,8 @@ impl<E: Compute + ?Sized> Worker<E> {
     fn tell_expected(&mut self) {
         let expected = self.engine.take_expected();
         if !expected.is_empty() {
-            self.shared.expected.lock().extend(expected);
+            let all = self.shared.expected.lock();
+            all.unwrap_or_else(PoisonError::into_inner).extend(expected);
         }
     }
 
@@ -310,7 +309,7 @@ impl<E: Compute + ?Sized> Worker<E> {
     /// Reads the committed weights in one go, for a micro-batch during which others are committed.
     fn load_at_once(&mut self, samples: usize) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
-        let slots = shared.slots.read();
+        let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         self.turn_to(committed.step, Which::Trained);
         Ok(self.engine.load(samples, &flat(&committed, Which::Trained))?)
@@ -343,7 +342,7 @@ impl<E: Compute + ?Sized> Worker<E> {
     fn samples(&mut self, of: (u64, u32), board: &Board) -> Result<Samples, TrainError> {
         let (step, owner) = of;
         let shared = Arc::clone(&self.shared);
-        let ahead = || shared.ahead.lock();
+        let ahead = || shared.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = ahead().remove(&of);
         let samples = match taken {
             Some(samples) => samples,
@@ -383,7 +382,7 @@ impl<E: Compute + ?Sized> Worker<E> {
         (totals.mix, totals.contents) = (batch.mix, batch.contents);
         totals.alone = alone(batch.labels.len(), shared.accumulate);
         shared.sum.count(totals.computed(), totals.alone);
-        *self.standing.lock() = *standing;
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = *standing;
         let poison = shared.injector.at(Point::InForward, standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;
@@ -420,7 +419,7 @@ impl<E: Compute + ?Sized> Worker<E> {
         let batch = shared.batch(turn.batch, turn.owner)?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
-        *self.standing.lock() = *standing;
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = *standing;
         shared.injector.at(Point::InForward, standing);
         self.load_at_once(batch.labels.len())?;
         board.begun.fetch_add(1, Ordering::Relaxed);
@@ -440,7 +439,7 @@ impl<E: Compute + ?Sized> Worker<E> {
         shared.loader.give_back(batch);
         shared.injector.at(Point::InBackward, standing);
         totals.add_outcome(&outcome);
-        let slots = shared.slots.read();
+        let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let share = outcome.samples as f32;
         if free.weight_decay > 0.0 {

@@ -28,7 +28,7 @@
 //!   would leave a part of Δw behind that its new rank computes again.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cluster::comm::Elements;
@@ -201,7 +201,7 @@ impl Exchange for Asynchronous {
         self.wait_for_workers(context)?;
         let taken = self.taken.insert(self.free.take());
         {
-            let slots = context.state.slots.read();
+            let slots = context.state.slots.read().unwrap_or_else(PoisonError::into_inner);
             let committed = slots.committed();
             let ranks = context.comm.size();
             let (w_delta, s_delta) = taken.delta.split_at(self.parameters);
@@ -233,7 +233,7 @@ impl Exchange for Asynchronous {
         self.committed = self.taken.take();
         let step = context.state.position.step;
         let zero_update = {
-            let mut slots = context.state.slots.write();
+            let mut slots = context.state.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let (w, statistics) = self.received.split_at(self.parameters);
             let (momentum, old) = (self.momentum, current.part(W_OLD));

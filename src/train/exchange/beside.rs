@@ -8,10 +8,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use kintsugi_ffi::stream::Source;
-use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::cluster::resident::{Body, Next, Slots};
 use crate::model::parts::is_over_parameters;
@@ -100,7 +99,7 @@ impl Beside {
     /// A step begins whose sums are made on this grid.
     pub fn begin(&mut self, sum: &GradientSum, grid: &Grid, learning_rate: f64) {
         let ranges: Vec<_> = self.chunks.iter().map(|chunk| chunk.range.clone()).collect();
-        let body = self.slots.read().lend();
+        let body = self.slots.read().unwrap_or_else(PoisonError::into_inner).lend();
         let moving = Moving {
             optimizer: Arc::clone(&self.optimizer),
             chunks: Arc::clone(&self.chunks),
@@ -150,7 +149,7 @@ impl Beside {
         let moving = moving.expect("whoever moved weights is done");
         let sound = moving.sound.load(Ordering::Relaxed);
         let mut body = moving.next.join();
-        let slots = self.slots.read();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let current = slots.committed();
         let statistics = self.received.statistics();
         let learned = seen.samples > 0
@@ -170,7 +169,7 @@ impl Beside {
         let Some(Step { moving, written, .. }) = self.step.take() else { return };
         let joined = || Arc::into_inner(moving?).map(|moving| moving.next.join());
         if let Some(body) = written.or_else(joined) {
-            self.slots.read().take_back(body);
+            self.slots.read().unwrap_or_else(PoisonError::into_inner).take_back(body);
         }
     }
 
@@ -181,7 +180,7 @@ impl Beside {
 
     /// Of so many samples as came with the first bucket.
     fn scale(&self, gradients: &Gradients<'_>) {
-        let update = self.slots.read().committed().step + 1;
+        let update = self.slots.read().unwrap_or_else(PoisonError::into_inner).committed().step + 1;
         let rate = self.step.as_ref().map_or(0.0, |step| step.learning_rate);
         let samples = self.received.seen().samples;
         let scales = self.optimizer.scales(update, rate, samples, gradients);
@@ -211,7 +210,7 @@ impl Moving {
         let pieces =
             bucket.zip(sum.as_deref()).map(|(bucket, sum)| self.pieces(bucket, sum, wanted));
         let gradients = Gradients::of(pieces.into_iter().flatten());
-        let slots = self.slots.read();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let current = slots.committed();
         let scales = self.scales.get().expect("chunks are moved once the step's scale is known");
         let mut piece = self.next.piece(number);

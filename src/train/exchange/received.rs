@@ -1,7 +1,7 @@
 //! Where a synchronous step's sums over all ranks are received, bucket by bucket: what has arrived
 //! is read by whoever makes the update, while the next bucket is still on its way.
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::cluster::comm::Elements;
 use crate::train::compute::bucket_sum::Complete;
@@ -36,11 +36,11 @@ impl Received {
     ) -> T {
         match send {
             Complete::Fixed(send) => {
-                let mut sum = self.buckets[bucket].write();
+                let mut sum = self.buckets[bucket].write().unwrap_or_else(PoisonError::into_inner);
                 all_reduce(Elements::I32(send, &mut sum))
             }
             Complete::Wide(send) => {
-                let mut sum = self.statistics.write();
+                let mut sum = self.statistics.write().unwrap_or_else(PoisonError::into_inner);
                 all_reduce(Elements::I64(send, &mut sum))
             }
         }
@@ -48,7 +48,7 @@ impl Received {
 
     /// All ranks' sum of a bucket of gradients.
     pub fn bucket(&self, bucket: usize) -> RwLockReadGuard<'_, Vec<i32>> {
-        self.buckets[bucket].read()
+        self.buckets[bucket].read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many buckets of gradients there are.
@@ -68,7 +68,7 @@ impl Received {
 
     /// All ranks' sums of moments, as numbers.
     pub fn statistics(&self) -> Vec<f64> {
-        let sum = self.statistics.read();
+        let sum = self.statistics.read().unwrap_or_else(PoisonError::into_inner);
         moments::load(&sum)
     }
 }

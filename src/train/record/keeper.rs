@@ -3,10 +3,8 @@
 //! only the writer's does anything.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
@@ -21,15 +19,17 @@ use crate::observe::storage::Storage;
 
 use crate::model::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::TrainError;
-use crate::train::checkpoint::{self, Copying, TrainState, Writer, automatic};
+use crate::train::checkpoint;
+use crate::train::checkpoint::{Copying, TrainState, Writer, automatic};
 use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::current::Current;
 use crate::train::record::journal::{self, Journal};
 use crate::train::record::outcome;
+use crate::train::state::State;
+use crate::train::state::digest;
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::{Moment, Rank};
-use crate::train::state::{State, digest};
 
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
@@ -218,7 +218,7 @@ impl Keeper {
 
     pub(super) fn begin(&mut self, rank: &Rank, seconds: f64) {
         let began = self.means.clock.now();
-        *self.persisting.lock() = rank.process.standing;
+        *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = rank.process.standing;
         let state = self.state(&rank.state.position, rank.place(), seconds);
         let about = self.means.facts.about.clone();
         // One whose thread panicked has said so; the next checkpoint gets another.
@@ -469,7 +469,7 @@ impl Keeper {
 
     /// The digest of the whole state.
     pub fn digest(&self, state: &State) -> String {
-        let slots = state.slots.read();
+        let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let position = digest::Whereabouts {
             step: state.position.step,

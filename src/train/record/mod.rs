@@ -1,8 +1,6 @@
 //! What is written about a run, and by whom.
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::{PlannedFault, Point};
 use crate::data::loader::Loader;
@@ -146,7 +144,7 @@ impl Record {
 
     /// What this rank's engines expect of micro-batches, and what those took.
     pub fn report_memory(&mut self, rank: &Rank, expected: &Mutex<Vec<Expected>>) {
-        let all = std::mem::take(&mut *expected.lock());
+        let all = std::mem::take(&mut *expected.lock().unwrap_or_else(PoisonError::into_inner));
         for of in all {
             let forecast = MemoryForecast {
                 samples: of.samples as u64,

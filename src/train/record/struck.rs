@@ -3,9 +3,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::faults::{Injector, Standing};
 use crate::config::Point;
@@ -29,7 +27,7 @@ impl Storage for Struck {
             let _first = self.urgent.begin_for_node();
             self.inner.write_whole(path, body)?;
         }
-        let standing = *self.standing.lock();
+        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         self.injector.at(Point::InPersist, &standing);
         Ok(())
     }

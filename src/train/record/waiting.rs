@@ -1,7 +1,7 @@
 //! The line of a run that waits for its data set. Whoever waits writes it, from a worker thread:
 //! the rank that writes other lines waits for that worker.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::observe::event::Kind;
@@ -18,7 +18,7 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
     let slots = Arc::clone(&rank.state.slots);
     let (place, origin, patience) = (rank.place(), journal.origin(), rank.plan.patience);
     Box::new(move |wanted: Wanted<'_>| {
-        let slots = slots.read();
+        let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let place = Moment { step: committed.step, generation: committed.generation, ..place };
         tell(&storage, Stamp::new(place, clock.unix_seconds(), origin), patience, wanted);

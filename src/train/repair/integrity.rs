@@ -5,6 +5,8 @@
 //! who is right: all go back, nobody is evicted. A gradient that was damaged before it entered the
 //! sum is the same on all ranks: out of reach here.
 
+use std::sync::PoisonError;
+
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::resident;
 use crate::config::Interval;
@@ -123,7 +125,7 @@ impl Integrity {
         };
         if !whole {
             // What it lacks must not be taken from its own slots.
-            state.slots.write().refuse_all();
+            state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
         }
         // A hash that is known, or being made, is of another state.
         state.proof = Proof::default();
@@ -134,7 +136,7 @@ impl Integrity {
 
 /// Hash of the committed tensors.
 fn hash_of(state: &State) -> u64 {
-    let slots = state.slots.read();
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
     resident::hash(&slots.committed()) as u64
 }
 

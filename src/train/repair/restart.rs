@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::resident::choice::{Holder, Majority, Past, judge, keys_in_order};
@@ -103,12 +104,12 @@ pub fn from_resident(
     let (mut own, mut rest) = (Own::default(), Rest::default());
     // A rank that could not make sense of the folder still takes part.
     if let Some(slot_files) = &repairing.state.slot_files {
-        let mut slots = repairing.state.slots.write();
+        let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
         rest = take_rest(&mut slots, slot_files, &past);
         own = usable(&slots, slot_files, &past)?;
     }
     let in_file = {
-        let slots = repairing.state.slots.read();
+        let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
     // A record that could not be written ends too early, or never began.
@@ -265,13 +266,13 @@ fn doubt(state: &mut State, key: Key, world: &World) -> Result<(), TrainError> {
 }
 
 fn give_up(state: &State, keys: &[Key]) {
-    let mut slots = state.slots.write();
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
     keys.iter().for_each(|key| slots.refuse(*key));
 }
 
 /// Makes a state of the own slots the one at hand.
 fn select(state: &mut State, key: Key) -> Result<(), TrainError> {
-    let mut slots = state.slots.write();
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
     let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
     let Some(Ok(position)) = position.filter(|_| slots.select(key)) else {
         return Err(TrainError::Internal(format!("the resident state of {key} has gone")));
@@ -427,7 +428,7 @@ fn compare(
     const UNKNOWN: u64 = u64::MAX;
     let offers = own.offered.contains(&key);
     let (hash, position) = {
-        let slots = state.slots.read();
+        let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
         let holds = offers || own.witnessed.contains(&key);
         let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
         (if holds { slots.hash(key) } else { None }, position.and_then(Result::ok))
@@ -474,7 +475,7 @@ fn hand_over(
         select(repairing.state, key)?;
     }
     hand_to_all(comm, repairing, source, world)?;
-    let slots = repairing.state.slots.read();
+    let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
     if slots.hash(key) != Some(hash) {
         let text = format!("the state of {key} arrived with other bits than were agreed on");
         return Err(TrainError::JobLost(text));

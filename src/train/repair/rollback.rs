@@ -1,5 +1,7 @@
 //! Replicas that differ: everybody goes back to the last state that all held alike.
 
+use std::sync::PoisonError;
+
 use crate::cluster::comm::CommError;
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
@@ -57,7 +59,7 @@ pub fn answer_newcomers(
 
 /// What this rank holds must not be taken over by the next newcomer.
 fn leave(state: &State) -> TrainError {
-    state.slots.write().refuse_all();
+    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
     let text = "the state that it took over differs from the survivors'";
     tracing::error!("{text}: this rank leaves, the next newcomer gets the state from a survivor");
     TrainError::Evicted(text.into())
@@ -89,7 +91,7 @@ fn go_back(
     let text = format!("silent corruption: after step {step} {who}; back to step {target}");
     if evicted.contains(&own) {
         // Nobody is to go on from it, whatever ends this process before it ends itself.
-        rank.state.slots.write().refuse_all();
+        rank.state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
         if rank.is_writer() {
             // What it is writing must not be published behind what the others clear away.
             record.distrust(target);

@@ -3,6 +3,7 @@
 //! source says what it offers, each receiver says what it still needs, and only that is sent.
 //! Everything is adopted after an agreement, in `Repairing::adopt`.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
@@ -182,7 +183,7 @@ fn give(
     receivers: &[usize],
 ) -> Result<Vec<Way>, CommError> {
     let position = state.position.encode();
-    let slots = state.slots.read();
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
     let key = slots.key().ok_or_else(|| fatal("the source of the state holds none"))?;
     let offer = Offer {
         key,
@@ -232,7 +233,7 @@ fn receive(
     comm.recv(&mut position, source, TAG_POSITION)?;
     let position = Position::decode(&position)
         .map_err(|error| fatal(format!("the source's position cannot be read: {error}")))?;
-    let mut slots = state.slots.write();
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
     let way = find(&mut slots, state.slot_files.as_ref(), &offer);
     comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
     if way == Way::Sent {

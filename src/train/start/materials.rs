@@ -2,12 +2,10 @@
 //! state. It is made beside MPI's own start.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
-
-use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::resident::{Ahead, Slots};
 use crate::config::{Config, ExchangeKind};
@@ -76,7 +74,7 @@ pub struct Prepared {
 impl Prepared {
     /// The slots may come to lie in one of these.
     pub fn foresee(&self, ahead: Ahead) {
-        self.slots.write().foresee(ahead);
+        self.slots.write().unwrap_or_else(PoisonError::into_inner).foresee(ahead);
     }
 }
 
@@ -311,7 +309,7 @@ fn place_slots(around: &Surroundings, mut prepared: Prepared) -> Result<Prepared
         }
     };
     if let Some(slot_files) = prepared.slot_files.as_ref().filter(|_| starts) {
-        let mut slots = prepared.slots.write();
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }

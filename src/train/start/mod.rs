@@ -3,6 +3,7 @@
 //! newcomers go another way than the ranks of a first start.
 
 use std::process::ExitCode;
+use std::sync::PoisonError;
 
 use crate::cluster::comm::Membership;
 use crate::cluster::comm::mpi::{launchers_rank, under_mpirun};
@@ -105,7 +106,7 @@ pub fn enter(
     if status.is_err()
         && let Some(slots) = preparation.slots()
     {
-        slots.read().leave_no_empty_file();
+        slots.read().unwrap_or_else(PoisonError::into_inner).leave_no_empty_file();
     }
     status
 }

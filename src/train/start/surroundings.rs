@@ -2,10 +2,8 @@
 //! here; a simulation brings its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::cluster::comm::mpi::{launchers_rank, under_mpirun};
 use crate::cluster::faults::{Injector, RealStrike, Standing};
@@ -107,7 +105,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// The copy workers, for whoever needs them first.
     pub fn take_porters(&self) -> Vec<Porter> {
-        std::mem::take(&mut *self.porters.lock())
+        std::mem::take(&mut *self.porters.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The trainer of a rank: put together, announced by the one who writes, run to its end. An end
 //! that was not agreed on is written down here.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::cluster::comm::Membership;
 use crate::cluster::comm::mpi::under_mpirun;
@@ -98,7 +98,7 @@ pub(super) fn conclude(around: &Surroundings, mut trainer: Trainer) -> Result<St
     if matches!(result, Err(TrainError::Evicted(_))) {
         // Nobody may go on from what it holds.
         let slots = &trainer.rank.state.slots;
-        let mut slots = slots.write();
+        let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.refuse_all();
     }
     if result.is_ok() {

@@ -1,8 +1,6 @@
 //! What a rank holds of the run: tensors, position, and where they lie.
 
-use std::sync::Arc;
-
-use parking_lot::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
@@ -69,7 +67,7 @@ impl State {
 
     /// Whether the state lies where it outlives this process.
     pub fn outlives_its_process(&self) -> bool {
-        self.slots.read().file().is_some()
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).file().is_some()
     }
 
     /// A repaired world has committed a step: slots of the dead that nobody took over go.
@@ -93,7 +91,7 @@ impl State {
     /// A copy of the committed state, in the memory of `reused`.
     pub fn copy(&self, reused: Option<StateCopy>) -> StateCopy {
         let mut copy = reused.unwrap_or_default();
-        let slots = self.slots.read();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         copy.parts.resize_with(committed.shape().parts().len(), Vec::new);
         for (to, (_, from)) in copy.parts.iter_mut().zip(committed.parts()) {
@@ -107,7 +105,7 @@ impl State {
     /// The copied state becomes the committed one.
     pub fn put(&mut self, state: &StateCopy, generation: u32) {
         let extra = state.position.encode();
-        let mut slots = self.slots.write();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let parts: Vec<&[f32]> = state.parts.iter().map(Vec::as_slice).collect();
         let (shape, step) = (slots.shape(), state.position.step);
         slots.replace(SlotView::new(shape, step, generation, &parts, &extra));
@@ -122,14 +120,14 @@ impl State {
         let Some(member) = world.member_at(rank) else { return };
         let ours =
             self.slot_files.as_ref().map(|slot_files| slot_files.identity).unwrap_or_default();
-        let mut slots = self.slots.write();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.identify(Identity { member: member.member, attempt: world.attempt, ..ours });
     }
 
     /// What `Exchange::apply` wrote becomes the committed state, together with the position.
     pub fn commit(&self, generation: u32) {
         let position = self.position.encode();
-        let mut slots = self.slots.write();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.commit(self.position.step, generation, &position);
     }
 
@@ -137,7 +135,7 @@ impl State {
     pub fn adopt(&mut self, world: &World, rank: usize) {
         self.settle(world, rank);
         if let Some(Incoming { key, position, way }) = self.incoming.take() {
-            let mut slots = self.slots.write();
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
             if way != Way::Mapped {
                 slots.commit_as(key, &position.encode());
             }
@@ -152,7 +150,7 @@ impl State {
     /// Puts a state that was read or made into the slots, as this attempt's own.
     pub fn begin_with(&mut self, state: SlotView<'_>, position: Position) {
         let extra = position.encode();
-        let mut slots = self.slots.write();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let mut own = state;
         (own.generation, own.extra) = (0, &extra);
         slots.replace(own);

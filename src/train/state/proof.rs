@@ -1,9 +1,7 @@
 //! What a rank knows of its own state since the last repair: whether somebody has still to compare
 //! it, and its hash, which is computed beside the first step.
 
-use std::sync::Arc;
-
-use parking_lot::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cluster::resident::{self, Slots};
 use crate::train::state::beside::Beside;
@@ -91,7 +89,7 @@ impl Proof {
 }
 
 fn hash_now(slots: &RwLock<Slots>) -> u128 {
-    let slots = slots.read();
+    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
     let hash = resident::hash(&slots.committed());
     // A newcomer's first update must not wait for pages.
     slots.populate();

@@ -1,10 +1,10 @@
 //! The background writer: the loop never waits for a disk.
 
 use super::*;
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use kintsugi::train::checkpoint::Writer;
-use parking_lot::{Condvar, Mutex};
 
 /// For what takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -65,7 +65,8 @@ fn hanging() -> (Gate, Arc<MemoryStorage>) {
     let shared = Arc::clone(&gate);
     let storage = MemoryStorage::with_faults(move |operation, _: &Path| {
         if operation == Operation::WriteWhole {
-            shared.1.wait_while_for(&mut shared.0.lock(), |open| !*open, PATIENCE);
+            let open = shared.0.lock().unwrap();
+            drop(shared.1.wait_timeout_while(open, PATIENCE, |open| !*open).unwrap());
         }
         None
     });
@@ -86,7 +87,7 @@ fn a_hanging_disk_costs_skipped_checkpoints_and_no_step() {
     writer.submit(second.unwrap());
     assert!(filled(&writer, 3).is_none(), "one in hand, one in the queue");
     assert!(!writer.finish(Duration::from_millis(50)));
-    *gate.0.lock() = true;
+    *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
     assert!(writer.finish(PATIENCE));
     assert_eq!(writer.poll().iter().filter(|report| report.result.is_ok()).count(), 2);

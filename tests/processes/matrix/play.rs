@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::folder::inventory;
@@ -14,7 +15,6 @@ use kintsugi::launch::traces::folders;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
-use parking_lot::Mutex;
 
 use super::outside::{Done, Outside, bad_pictures, played, prepare};
 
@@ -91,7 +91,7 @@ impl Calm {
             ["train.", "optimizer.", "data.", "model."].iter().any(|room| key.starts_with(room))
         };
         let keys: Vec<&str> = keys.iter().filter(decides).map(String::as_str).collect();
-        let mut known = self.0.lock();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || {
             let folder = run_dir("matrix-calm");
             let ended = run(&mut launch(&folder, &keys), LIMIT);

@@ -2,10 +2,8 @@
 //! when every live process is parked, `settle` decides what happens. So a seed replays exactly,
 //! whatever the machine's thread timing, storage and clock included.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-
-use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::state::{Birth, BoardState, Call, CommRank, Reply, Status};
 
@@ -31,7 +29,7 @@ impl Board {
     /// A panic of a simulated process never leaves the state half changed for the others: the
     /// simulation then ends through `end`.
     pub(super) fn lock(&self) -> MutexGuard<'_, BoardState> {
-        self.state.lock()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the first turn, once all first threads are on their way.
@@ -57,7 +55,7 @@ impl Board {
     ) -> MutexGuard<'a, BoardState> {
         let turn = Arc::clone(&state.processes[process].turn);
         while state.current != Some(process) && state.halted.is_none() {
-            turn.wait(&mut state);
+            state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
     }

@@ -6,10 +6,8 @@
 //! a spawn or merge that ends differently on different survivors (the real one agrees inside).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Point};
@@ -107,12 +105,12 @@ pub fn run<T: Send>(
             let (board, ends, program) = (Arc::clone(&board), &ends, &program);
             scope.spawn(move || {
                 let end = live(&board, process, program);
-                let mut ends = ends.lock();
+                let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
                 ends.insert(process, end);
             });
         }
     });
-    let ends = ends.into_inner();
+    let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut state = board.lock();
     SimOutcome {
         seed,

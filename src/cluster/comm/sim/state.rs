@@ -2,11 +2,9 @@
 //! whose turn it is. `settle` decides, `board` lends it to the threads.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-
-use parking_lot::Condvar;
+use std::sync::{Arc, Condvar};
 
 use crate::config::seed::{Stream, purpose};
 

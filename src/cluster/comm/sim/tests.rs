@@ -149,17 +149,17 @@ fn survivors_agree_and_a_dying_rank_may_have_decided_otherwise() {
         let decided = Mutex::new(Vec::new());
         let outcome = run(seed, RANKS, deadly(), |mut comm, _| {
             let agreement = comm.agree(1);
-            decided.lock().push(agreement.committed());
+            decided.lock().unwrap().push(agreement.committed());
             comm.revoke();
             agreement
         });
         let survivors: Vec<_> = outcome.finished().collect();
         assert!(survivors.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed}");
-        let decided = decided.into_inner();
+        let decided = decided.into_inner().unwrap();
         let unlike = decided.iter().any(|&d| d != survivors[0].committed());
-        *otherwise.lock() += u32::from(unlike);
+        *otherwise.lock().unwrap() += u32::from(unlike);
     }
-    let otherwise = otherwise.into_inner();
+    let otherwise = otherwise.into_inner().unwrap();
     assert!(otherwise > 5, "only {otherwise} dying ranks decided otherwise");
 }
 

@@ -7,8 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use crate::data::source::leftovers::{Leftovers, is_picture};
 use crate::data::store::{FolderId, Kind, Store};
@@ -127,9 +126,9 @@ fn list_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some((folder, _)) = folders.get(at) else { return };
             let listed = Listed::of(store, folder);
-            all.lock().push((at, listed));
+            all.lock().unwrap_or_else(PoisonError::into_inner).push((at, listed));
         }
     };
     std::thread::scope(|scope| threads::share(scope, THREADS.min(folders.len()), work));
-    all.into_inner()
+    all.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

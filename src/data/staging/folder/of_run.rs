@@ -5,8 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use parking_lot::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 use crate::config::Shown;
 use crate::data::Occasion;
@@ -77,7 +76,7 @@ impl OfRun {
             tracing::warn!("{}: {error}", self.began.shown());
         }
         if begins {
-            self.rewritten.write().clear();
+            self.rewritten.write().unwrap_or_else(PoisonError::into_inner).clear();
         }
         self.joins();
     }
@@ -102,25 +101,25 @@ impl OfRun {
 
     /// This copy is not used any more.
     pub fn gives_up(&self, key: Key, copied: Copied) {
-        self.former.write().insert(key, copied);
+        self.former.write().unwrap_or_else(PoisonError::into_inner).insert(key, copied);
     }
 
     /// This copy is there now.
     pub fn gets(&self, key: Key, copied: Copied) {
-        let former = self.former.write().remove(&key);
+        let former = self.former.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
         former.into_iter().for_each(|before| self.replaces(key, before, copied));
     }
 
     /// There is another copy of a file than before.
     pub fn replaces(&self, key: Key, before: Copied, now: Copied) {
         if !before.has_bytes_of(&now) && self.has_used(before) {
-            self.rewritten.write().insert(key);
+            self.rewritten.write().unwrap_or_else(PoisonError::into_inner).insert(key);
         }
     }
 
     /// Whether a file's bytes became others while the run that copied it went on.
     pub fn is_rewritten(&self, file: &Path) -> bool {
-        let rewritten = self.rewritten.read();
+        let rewritten = self.rewritten.read().unwrap_or_else(PoisonError::into_inner);
         !rewritten.is_empty() && rewritten.contains(&Key::of(file))
     }
 }

@@ -1,11 +1,10 @@
 //! The plans that a worker has. A process chooses each once; for every further worker it is made
 //! again from what was kept, which is quicker and cannot come out otherwise.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kintsugi_ffi::cuda::cudnn::Handle;
 use kintsugi_ffi::cuda::{Buffer, Context, Error, Stream};
-use parking_lot::Mutex;
 
 use super::choice::{Chosen, Planned};
 use super::described::{Convolution, DST, SRC, WEIGHTS};
@@ -41,7 +40,7 @@ impl Plans {
     fn made(&self, convolution: &Convolution) -> Result<Option<Planned>, Error> {
         let target = Target::Card(&self.handle);
         // Held meanwhile: others who want the same plan wait for it.
-        let mut kept = KEPT.lock();
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         let chosen = kept.iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
         if let Some(json) = chosen {
             return json.map(|json| Self::again(convolution, &target, &json)).transpose();
